@@ -1,0 +1,1 @@
+"""Tile configurations, one JSON file per device and operator."""

@@ -1,0 +1,38 @@
+"""FlashAttention in Triton for Ascend NPUs, which also runs natively on the CPU.
+
+Importing this package imports neither triton nor a device library: the public functions are
+resolved on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fa_triton.flash_attention import flash_attn, flash_attn_metadata
+    from fa_triton.merge import merge_attn_states
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "flash_attn", "flash_attn_metadata", "merge_attn_states"]
+
+_HOMES = {
+    "flash_attn": "fa_triton.flash_attention",
+    "flash_attn_metadata": "fa_triton.flash_attention",
+    "merge_attn_states": "fa_triton.merge",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import the module that defines a public name, on first use (PEP 562)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""The ``fa-triton`` command line: one module per subcommand."""

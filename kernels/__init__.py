@@ -1,0 +1,1 @@
+"""Triton kernels, one ``@triton.jit`` function per file; installed as ``fa_triton.kernels``."""
