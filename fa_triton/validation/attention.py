@@ -1,0 +1,200 @@
+"""The contract of ``flash_attn``: arguments in, frozen problem out."""
+
+from __future__ import annotations
+
+import torch
+
+from fa_triton.layout import is_paged
+from fa_triton.problem import AttnProblem
+from fa_triton.validation.layouts import check_layouts
+from fa_triton.validation.lengths import SideLengths, check_length_tensors, common_batch_size
+from fa_triton.validation.masks import check_mask
+from fa_triton.validation.pages import check_pages
+from fa_triton.validation.scalars import as_flag, as_float, as_int
+from fa_triton.validation.tensors import (
+    check_operand,
+    check_operands_agree,
+    check_small_tensor,
+)
+from fa_triton.validation.unbuilt import refuse_unbuilt
+
+HEADER_WORDS = 16
+
+
+def validate_flash_attn(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    block_table: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_kv: torch.Tensor | None = None,
+    seqused_q: torch.Tensor | None = None,
+    seqused_kv: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    attn_mask: torch.Tensor | None = None,
+    metadata: torch.Tensor | None = None,
+    softmax_scale: float = 1.0,
+    mask_mode: int | None = 0,
+    win_left: int | None = -1,
+    win_right: int | None = -1,
+    max_seqlen_q: int | None = -1,
+    max_seqlen_kv: int | None = -1,
+    layout_q: str = "BSND",
+    layout_kv: str = "BSND",
+    layout_out: str = "BSND",
+    return_softmax_lse: bool = False,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    lse_includes_sink: bool = False,
+    batch_invariant: bool = False,
+    allow_unbuilt: bool = False,
+) -> AttnProblem:
+    """Check every argument of ``flash_attn`` without reading a device.
+
+    Args:
+        q: Queries, fp16, bf16 or fp32, last dim dense; the other strides are free.
+        k: Keys, dtype of q.
+        v: Values, dtype of q.
+        block_table: Page ids ``[B, pages]``, int32, with the paged layouts.
+        cu_seqlens_q: Starts of the packed queries ``[B + 1]``, int32, with TND.
+        cu_seqlens_kv: Starts of the packed keys ``[B + 1]``, int32, with TND.
+        seqused_q: Actual query lengths ``[B]``, int32.
+        seqused_kv: Actual key lengths ``[B]``, int32.
+        sinks: One logit per query head ``[Nq]``, fp32, that has no value.
+        attn_mask: The template ``triu(ones(2048, 2048), 1)``, int8; checked, never read.
+        metadata: Plan of ``flash_attn_metadata``, int32.
+        softmax_scale: Multiplies q·k; any finite number.
+        mask_mode: 0 none, 3 causal, 4 window; None is 0.
+        win_left: Visible keys left of the diagonal in mode 4, -1 or None unlimited.
+        win_right: Visible keys right of the diagonal in mode 4, -1 or None unlimited.
+        max_seqlen_q: Upper bound of the query lengths, -1 or None unknown.
+        max_seqlen_kv: Upper bound of the key lengths, -1 or None unknown.
+        layout_q: Layout of q: BSND, BNSD or TND.
+        layout_kv: Layout of k and v: that of q, or a paged one.
+        layout_out: Layout of the result: that of q, or BSND for BNSD queries.
+        return_softmax_lse: Whether the log-sum-exp is wanted.
+        softcap: Bound of the logits, 0 for none.
+        alibi_slopes: Slopes of a distance bias ``[Nq]``, fp32.
+        lse_includes_sink: Whether the log-sum-exp counts the sinks.
+        batch_invariant: Whether a sequence's result must not depend on the batch.
+        allow_unbuilt: Accept what only the reference can compute.
+
+    Returns:
+        The problem: sizes and options, no tensors.
+
+    Raises:
+        ValueError: A shape or value out of its range.
+        TypeError: A dtype or type out of its set.
+        NotImplementedError: A meaningful request that is not built.
+    """
+    layouts = check_layouts(layout_q, layout_kv, layout_out)
+    q_extents = check_operand("q", q, layouts.q)
+    k_extents = check_operand("k", k, layouts.kv)
+    v_extents = check_operand("v", v, layouts.kv)
+    check_operands_agree(q, k, v, q_extents, k_extents, v_extents)
+    device = q.device
+
+    q_lengths = check_length_tensors("q", layouts.q, cu_seqlens_q, seqused_q, device)
+    kv_lengths = check_length_tensors("kv", layouts.kv, cu_seqlens_kv, seqused_kv, device)
+    packed_q, packed_kv = layouts.q == "TND", layouts.kv == "TND"
+    paged = is_paged(layouts.kv)
+    batch_size = common_batch_size(
+        {
+            "q": None if packed_q else q_extents.outer,
+            "k": None if packed_kv or paged else k_extents.outer,
+            "cu_seqlens_q or seqused_q": q_lengths.batch_size,
+            "cu_seqlens_kv or seqused_kv": kv_lengths.batch_size,
+        }
+    )
+    pages = check_pages(layouts.kv, block_table, k_extents, v_extents, batch_size, device)
+    max_q = as_int("max_seqlen_q", max_seqlen_q, none_is=-1, minimum=-1)
+    max_kv = as_int("max_seqlen_kv", max_seqlen_kv, none_is=-1, minimum=-1)
+    mask = check_mask(mask_mode, win_left, win_right, attn_mask)
+
+    num_heads_q = q_extents.heads
+    for name, per_head in (("sinks", sinks), ("alibi_slopes", alibi_slopes)):
+        if per_head is not None:
+            check_small_tensor(
+                name,
+                per_head,
+                dtype=torch.float32,
+                shape=(num_heads_q,),
+                device=device,
+                meaning=f"({num_heads_q},), one per query head",
+            )
+    if metadata is not None:
+        _check_metadata_tensor(metadata, device)
+
+    seqlen_q = max_q if packed_q else q_extents.tokens
+    seqlen_kv = pages.capacity if paged else max_kv if packed_kv else k_extents.tokens
+    _check_known_length("q", max_q, seqlen_q, q_lengths)
+    _check_known_length("kv", max_kv, seqlen_kv, kv_lengths)
+    problem = AttnProblem(
+        batch_size=batch_size,
+        num_heads_q=num_heads_q,
+        num_heads_kv=k_extents.heads,
+        head_dim=q_extents.head_dim,
+        head_dim_v=v_extents.head_dim,
+        layout_q=layouts.q,
+        layout_kv=layouts.kv,
+        layout_out=layouts.out,
+        seqlen_q=seqlen_q,
+        seqlen_kv=seqlen_kv,
+        total_q=q_extents.tokens if packed_q else batch_size * seqlen_q,
+        total_kv=k_extents.tokens if packed_kv else batch_size * seqlen_kv,
+        max_seqlen_q=max_q,
+        max_seqlen_kv=max_kv,
+        mask_mode=mask.mode,
+        win_left=mask.win_left,
+        win_right=mask.win_right,
+        has_cu_seqlens_q=q_lengths.has_cu_seqlens,
+        has_cu_seqlens_kv=kv_lengths.has_cu_seqlens,
+        has_seqused_q=q_lengths.has_seqused,
+        has_seqused_kv=kv_lengths.has_seqused,
+        batch_invariant=as_flag("batch_invariant", batch_invariant),
+        dtype=q.dtype,
+        device=device,
+        softmax_scale=as_float("softmax_scale", softmax_scale),
+        page_size=pages.page_size,
+        has_sinks=sinks is not None,
+        has_alibi_slopes=alibi_slopes is not None,
+        softcap=_check_softcap(softcap),
+        return_softmax_lse=as_flag("return_softmax_lse", return_softmax_lse),
+        lse_includes_sink=as_flag("lse_includes_sink", lse_includes_sink),
+    )
+    if not allow_unbuilt:
+        refuse_unbuilt(problem)
+    return problem
+
+
+def _check_known_length(side: str, max_seqlen: int, seqlen: int, lengths: SideLengths) -> None:
+    """An upper bound must not lie below a length that the host knows."""
+    exact = not lengths.has_cu_seqlens and not lengths.has_seqused
+    if exact and 0 <= max_seqlen < seqlen:
+        raise ValueError(
+            f"`max_seqlen_{side}` must be at least the sequence axis {seqlen}, got {max_seqlen}"
+        )
+
+
+def _check_metadata_tensor(metadata: object, device: torch.device) -> None:
+    tensor = check_small_tensor(
+        "metadata",
+        metadata,
+        dtype=torch.int32,
+        shape=(None,),
+        device=device,
+        meaning="(words,), as flash_attn_metadata returns it",
+    )
+    if tensor.shape[0] < HEADER_WORDS:
+        raise ValueError(
+            f"`metadata` must have at least {HEADER_WORDS} words, got {tensor.shape[0]}; "
+            "use the tensor that flash_attn_metadata returns"
+        )
+
+
+def _check_softcap(softcap: object) -> float:
+    cap = as_float("softcap", softcap)
+    if cap < 0:
+        raise ValueError(f"`softcap` must not be negative (0 for none), got {cap}")
+    return cap

@@ -1,0 +1,151 @@
+"""The contract of ``flash_attn_metadata``: arguments in, frozen problem out."""
+
+from __future__ import annotations
+
+import torch
+
+from fa_triton.layout import is_paged
+from fa_triton.problem import MetadataProblem, SideName
+from fa_triton.validation.layouts import check_layouts
+from fa_triton.validation.lengths import SideLengths, check_length_tensors, common_batch_size
+from fa_triton.validation.masks import check_mask
+from fa_triton.validation.scalars import as_flag, as_int, as_optional_int, one_of
+from fa_triton.validation.tensors import check_head_dim, check_heads
+from fa_triton.validation.unbuilt import refuse_unbuilt
+
+PLANNERS = ("balanced", "section_stream_k")
+
+
+def validate_metadata(
+    num_heads_q: int,
+    num_heads_kv: int,
+    head_dim: int,
+    *,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_kv: torch.Tensor | None = None,
+    seqused_q: torch.Tensor | None = None,
+    seqused_kv: torch.Tensor | None = None,
+    batch_size: int | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_kv: int | None = None,
+    mask_mode: int | None = 0,
+    win_left: int | None = -1,
+    win_right: int | None = -1,
+    layout_q: str = "BSND",
+    layout_kv: str = "BSND",
+    layout_out: str = "BSND",
+    planner: str = "balanced",
+    num_aic: int | None = None,
+    num_aiv: int | None = None,
+    block_q: int | None = None,
+    block_kv: int | None = None,
+    batch_invariant: bool = False,
+    allow_unbuilt: bool = False,
+) -> MetadataProblem:
+    """Check every argument of ``flash_attn_metadata`` without reading a device.
+
+    Args:
+        num_heads_q: Query heads.
+        num_heads_kv: Key/value heads, a divisor of ``num_heads_q``.
+        head_dim: Head dimension of q and k.
+        cu_seqlens_q: Starts of the packed queries ``[B + 1]``, int32, with TND.
+        cu_seqlens_kv: Starts of the packed keys ``[B + 1]``, int32, with TND.
+        seqused_q: Actual query lengths ``[B]``, int32, on any device.
+        seqused_kv: Actual key lengths ``[B]``, int32, on any device.
+        batch_size: Number of sequences, where no tensor tells it.
+        max_seqlen_q: Upper bound of the query lengths; where a dense q has no ``seqused_q``, its
+            sequence axis.
+        max_seqlen_kv: Upper bound of the key lengths; where dense keys have no ``seqused_kv``,
+            their sequence axis.
+        mask_mode: 0 none, 3 causal, 4 window; None is 0.
+        win_left: Visible keys left of the diagonal in mode 4, -1 or None unlimited.
+        win_right: Visible keys right of the diagonal in mode 4, -1 or None unlimited.
+        layout_q: Layout of q.
+        layout_kv: Layout of k and v.
+        layout_out: Layout of the result.
+        planner: ``"balanced"`` or ``"section_stream_k"``.
+        num_aic: Matrix cores to plan for, None for the device's.
+        num_aiv: Vector cores to plan for, None for the device's.
+        block_q: Rows of a plan block, a multiple of 16, None for the planner's choice.
+        block_kv: Keys of a plan block, a multiple of 16, None for the planner's choice.
+        batch_invariant: Whether a sequence's result must not depend on the batch.
+        allow_unbuilt: Accept what no kernel can run yet.
+
+    Returns:
+        The problem: sizes and options, no tensors.
+
+    Raises:
+        ValueError: A shape or value out of its range.
+        TypeError: A dtype or type out of its set.
+        NotImplementedError: A meaningful request that is not built.
+    """
+    heads_q = as_int("num_heads_q", num_heads_q, minimum=1)
+    heads_kv = as_int("num_heads_kv", num_heads_kv, minimum=1)
+    check_heads("`num_heads_q`", heads_q, heads_kv)
+    dim = as_int("head_dim", head_dim, minimum=1)
+    check_head_dim("`head_dim`", dim)
+    layouts = check_layouts(layout_q, layout_kv, layout_out)
+    q_lengths = check_length_tensors("q", layouts.q, cu_seqlens_q, seqused_q, None)
+    kv_lengths = check_length_tensors("kv", layouts.kv, cu_seqlens_kv, seqused_kv, None)
+    size = common_batch_size(
+        {
+            "batch_size": as_optional_int("batch_size", batch_size, minimum=1),
+            "cu_seqlens_q or seqused_q": q_lengths.batch_size,
+            "cu_seqlens_kv or seqused_kv": kv_lengths.batch_size,
+        }
+    )
+    max_q = as_int("max_seqlen_q", max_seqlen_q, none_is=-1, minimum=-1)
+    max_kv = as_int("max_seqlen_kv", max_seqlen_kv, none_is=-1, minimum=-1)
+    seqlen_q = _sequence_axis("q", layouts.q, max_q, q_lengths)
+    seqlen_kv = _sequence_axis("kv", layouts.kv, max_kv, kv_lengths)
+    mask = check_mask(mask_mode, win_left, win_right)
+    problem = MetadataProblem(
+        batch_size=size,
+        num_heads_q=heads_q,
+        num_heads_kv=heads_kv,
+        head_dim=dim,
+        layout_q=layouts.q,
+        layout_kv=layouts.kv,
+        layout_out=layouts.out,
+        seqlen_q=seqlen_q,
+        seqlen_kv=seqlen_kv,
+        total_q=-1 if layouts.q == "TND" or seqlen_q < 0 else size * seqlen_q,
+        total_kv=-1 if layouts.kv == "TND" or seqlen_kv < 0 else size * seqlen_kv,
+        max_seqlen_q=max_q,
+        max_seqlen_kv=max_kv,
+        mask_mode=mask.mode,
+        win_left=mask.win_left,
+        win_right=mask.win_right,
+        has_cu_seqlens_q=q_lengths.has_cu_seqlens,
+        has_cu_seqlens_kv=kv_lengths.has_cu_seqlens,
+        has_seqused_q=q_lengths.has_seqused,
+        has_seqused_kv=kv_lengths.has_seqused,
+        batch_invariant=as_flag("batch_invariant", batch_invariant),
+        planner=one_of("planner", planner, PLANNERS),
+        num_aic=as_optional_int("num_aic", num_aic, minimum=1),
+        num_aiv=as_optional_int("num_aiv", num_aiv, minimum=1),
+        block_q=_block("block_q", block_q),
+        block_kv=_block("block_kv", block_kv),
+    )
+    if not allow_unbuilt:
+        refuse_unbuilt(problem)
+    return problem
+
+
+def _sequence_axis(side: SideName, layout: str, max_seqlen: int, lengths: SideLengths) -> int:
+    """Length of the sequence axis as far as the arguments tell it, else -1."""
+    if layout == "TND" or is_paged(layout) or lengths.has_seqused:
+        return max_seqlen
+    if max_seqlen < 1:
+        raise ValueError(
+            f"`max_seqlen_{side}` must be given (the sequence axis) with layout_{side}={layout!r} "
+            f"and no seqused_{side}, got {max_seqlen}"
+        )
+    return max_seqlen
+
+
+def _block(name: str, value: object) -> int | None:
+    size = as_optional_int(name, value, minimum=16)
+    if size is not None and size % 16:
+        raise ValueError(f"`{name}` must be a multiple of 16, got {size}")
+    return size

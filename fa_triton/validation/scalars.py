@@ -1,0 +1,58 @@
+"""Checks of plain Python arguments."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Sequence
+
+
+def as_int(name: str, value: object, *, none_is: int | None = None, minimum: int) -> int:
+    """Return ``value`` as an int of at least ``minimum``; None counts as ``none_is``."""
+    if value is None and none_is is not None:
+        return none_is
+    if isinstance(value, bool):
+        raise TypeError(f"`{name}` must be an int, got bool")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"`{name}` must be an int, got {type(value).__name__}") from None
+    if number < minimum:
+        raise ValueError(f"`{name}` must be at least {minimum}, got {number}")
+    return number
+
+
+def as_optional_int(name: str, value: object, *, minimum: int) -> int | None:
+    """Like :func:`as_int`, but None stays None."""
+    return None if value is None else as_int(name, value, minimum=minimum)
+
+
+def as_float(name: str, value: object) -> float:
+    """Return ``value`` as a finite float."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"`{name}` must be a float, got {type(value).__name__}")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"`{name}` must be finite, got {number}")
+    return number
+
+
+def as_flag(name: str, value: object) -> bool:
+    """Return ``value`` as a bool; 0 and 1 are accepted too."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if value in (0, 1):
+            return bool(value)
+        raise ValueError(f"`{name}` must be True, False, 1 or 0, got {value}")
+    raise TypeError(f"`{name}` must be a bool, got {type(value).__name__}")
+
+
+def one_of(name: str, value: object, allowed: Sequence[str]) -> str:
+    """Return ``value``, which must be one of the ``allowed`` names, spelt exactly so."""
+    if not isinstance(value, str):
+        raise TypeError(f"`{name}` must be a string, got {type(value).__name__}")
+    if value not in allowed:
+        raise ValueError(f"`{name}` must be one of {', '.join(allowed)}, got {value!r}")
+    return value

@@ -1,0 +1,142 @@
+"""Checks of the tensors q, k and v, and of small tensors beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fa_triton.layout import FRACTAL, LAYOUT_SHAPES, LAYOUTS, Extents, extents
+
+FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def check_is_tensor(name: str, value: object) -> torch.Tensor:
+    """Refuse what is not a plain strided tensor."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"`{name}` must be a torch.Tensor, got {type(value).__name__}")
+    if value.is_nested:
+        raise ValueError(
+            f"`{name}` must be a strided tensor, got a nested one; pack it as TND with cu_seqlens"
+        )
+    if value.layout != torch.strided:
+        raise ValueError(f"`{name}` must be a strided tensor, got layout {value.layout}")
+    return value
+
+
+def check_operand(name: str, value: object, layout: str) -> Extents:
+    """Check one of q, k, v on its own: kind, dtype, rank, axes, strides, no gradient."""
+    tensor = check_is_tensor(name, value)
+    if tensor.dtype not in FLOAT_DTYPES:
+        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in FLOAT_DTYPES)
+        raise TypeError(f"`{name}` must have dtype {allowed}, got {tensor.dtype}")
+    axes = LAYOUTS[layout]
+    shape = tuple(tensor.shape)
+    if len(shape) != axes.rank:
+        raise ValueError(
+            f"`{name}` must have {axes.rank} axes {LAYOUT_SHAPES[layout]} in layout {layout}, "
+            f"got shape {shape}"
+        )
+    if 0 in shape:
+        raise ValueError(f"`{name}` must have no empty axis, got shape {shape}")
+    if layout == "PA_NZ" and shape[-1] != FRACTAL:
+        raise ValueError(
+            f"`{name}` must have a last axis of {FRACTAL} in layout PA_NZ, got shape {shape}"
+        )
+    if tensor.stride(-1) != 1 and shape[-1] > 1:
+        raise ValueError(
+            f"`{name}` must be dense in its last axis (stride 1), got strides "
+            f"{tuple(tensor.stride())}; call {name}.contiguous()"
+        )
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise NotImplementedError(
+            f"attention is forward only: `{name}` must not require a gradient, got "
+            f"requires_grad=True; call it under torch.no_grad() or pass {name}.detach()"
+        )
+    return extents(tensor, layout)
+
+
+def check_operands_agree(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_extents: Extents,
+    k_extents: Extents,
+    v_extents: Extents,
+) -> None:
+    """Check q, k and v against each other."""
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.dtype != q.dtype:
+            raise TypeError(f"`{name}` must have the dtype of q, {q.dtype}, got {tensor.dtype}")
+        check_device(name, tensor, q.device)
+    if k_extents.head_dim != q_extents.head_dim:
+        raise ValueError(
+            f"`k` must have the head dim of q, {q_extents.head_dim}, got {k_extents.head_dim}"
+        )
+    k_rest = (k_extents.outer, k_extents.tokens, k_extents.heads)
+    v_rest = (v_extents.outer, v_extents.tokens, v_extents.heads)
+    if k_rest != v_rest:
+        raise ValueError(
+            f"`v` must agree with k in every axis but the head dim, got k {tuple(k.shape)} and "
+            f"v {tuple(v.shape)}"
+        )
+    for name, head_dim in (("q", q_extents.head_dim), ("v", v_extents.head_dim)):
+        check_head_dim(f"the head dim of {name}", head_dim)
+    check_heads("the number of heads of q", q_extents.heads, k_extents.heads)
+
+
+def check_head_dim(subject: str, head_dim: int) -> None:
+    """Head dims are multiples of 8 up to 256."""
+    if head_dim < 8 or head_dim > 256 or head_dim % 8:
+        raise ValueError(f"{subject} must be a multiple of 8 from 8 to 256, got {head_dim}")
+
+
+def check_heads(subject: str, num_heads_q: int, num_heads_kv: int) -> None:
+    """Every key/value head serves the same number of query heads."""
+    if num_heads_q % num_heads_kv:
+        raise ValueError(
+            f"{subject} must be a multiple of the key/value heads, got {num_heads_q} and "
+            f"{num_heads_kv}"
+        )
+
+
+def check_batch_size(subject: str, batch_size: int) -> None:
+    """The plan's index arithmetic allows fewer than 65536 sequences."""
+    if not 0 < batch_size < 65536:
+        raise ValueError(f"{subject} must lie between 1 and 65535, got {batch_size}")
+
+
+def check_device(name: str, tensor: torch.Tensor, device: torch.device, *, like: str = "q") -> None:
+    """All tensors of a call lie on one device."""
+    if tensor.device != device:
+        raise ValueError(f"`{name}` must be on {device} like {like}, got {tensor.device}")
+
+
+def check_small_tensor(
+    name: str,
+    value: object,
+    *,
+    dtype: torch.dtype,
+    shape: Sequence[int | None],
+    device: torch.device | None,
+    meaning: str,
+) -> torch.Tensor:
+    """Check a tensor beside q, k and v; None in ``shape`` allows any positive size."""
+    tensor = check_is_tensor(name, value)
+    if tensor.dtype != dtype:
+        raise TypeError(f"`{name}` must have dtype {dtype}, got {tensor.dtype}")
+    got = tuple(tensor.shape)
+    fits = len(got) == len(shape) and all(
+        size > 0 if wanted is None else size == wanted
+        for size, wanted in zip(got, shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"`{name}` must have shape {meaning}, got {got}")
+    if not tensor.is_contiguous():
+        raise ValueError(
+            f"`{name}` must be contiguous, got strides {tuple(tensor.stride())}; "
+            f"call {name}.contiguous()"
+        )
+    if device is not None:
+        check_device(name, tensor, device)
+    return tensor
