@@ -1,0 +1,48 @@
+"""Where the rows of a head unit lie: shared by the forward and the combine kernel.
+
+A unit is one key/value head with its ``GROUP`` query heads, or a single query head (``GROUP`` = 1). Its ``len_q * GROUP``
+rows are numbered position-major (``r = position * GROUP + head``) or, with ``HEAD_MAJOR``, head-major
+(``r = head * len_q + position``). Position-major rows are affine in memory: the launcher sees to that by packing.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def sequence_bounds(cu_seqlens, seqused, b, length):
+    """Return (first token, valid tokens) of batch entry ``b``; ``seqused`` wins over ``cu_seqlens`` over ``length``."""
+    first = 0
+    n = length
+    if cu_seqlens is not None:
+        first = tl.load(cu_seqlens + b)
+        n = tl.load(cu_seqlens + b + 1) - first
+    if seqused is not None:
+        n = tl.load(seqused + b)
+    return first, n
+
+
+@triton.jit
+def row_place(n, row, len_q, GROUP: tl.constexpr, HEAD_MAJOR: tl.constexpr):
+    """Return (head unit of the tensors, first row there, end of rows that stay affine) of a unit's ``row``."""
+    if HEAD_MAJOR:
+        length = tl.maximum(len_q, 1)
+        head = row // length
+        unit = n * GROUP + head
+        unit_row = row - head * length
+        end = (head + 1) * length
+    else:
+        unit = n
+        unit_row = row
+        end = len_q * GROUP
+    return unit, unit_row, end
+
+
+@triton.jit
+def row_sinks(sinks, unit, unit_row, o_r, stride_sink, GROUP: tl.constexpr, HEAD_MAJOR: tl.constexpr):
+    """Load the sink logit of every row of a tile; merged rows read a table that repeats with period ``GROUP``."""
+    if HEAD_MAJOR or GROUP == 1:
+        b_sink = tl.load(sinks + unit * stride_sink) + o_r.to(tl.float32) * 0.0
+    else:
+        b_sink = tl.load(sinks + unit * stride_sink + unit_row % GROUP + o_r)
+    return b_sink
