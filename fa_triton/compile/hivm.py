@@ -20,7 +20,9 @@ _BUFFER = re.compile(
     r"hivm\.hir\.pointer_cast\(([^)]*)\).*: memref<([\dx]*)x(\w+)"
     r"(?:, strided<\[([\d, ]*)\][^>]*>)?, #hivm\.address_space<(\w+)>>"
 )
-_UB_ACCESS = re.compile(r"memref\.(?:load|store) .*?\[([^\]]*)\].*: memref<.*#hivm\.address_space<ub>")
+_UB_ACCESS = re.compile(
+    r"memref\.(?:load|store) .*?\[([^\]]*)\].*: memref<([\dx]*)x\w+.*#hivm\.address_space<ub>"
+)
 _SPACES = {"ub": "ub", "cbuf": "l1", "cc": "l0c"}
 _FACTOR = re.compile(r"multibuffer_unroll_factor = (\d+)")
 _SIZES = re.compile(r'dl_entry<"(UB|L1|L0C)_SIZE", (\d+) : i32>')
@@ -75,7 +77,7 @@ def read(
         depth = _depth_a5(snapshots)
         shared = core == "mix" and _rows_shared_a5(cube, snapshots, messages)
     else:
-        depth = _depth([f for f in cube], "call @mma_tile")
+        depth = _depth(cube, "call @mma_tile")
         shared = core == "mix" and any("to_be_bubbled_slice" in _text(f) for f in vector)
     return HivmFacts(
         core=core,
@@ -215,7 +217,8 @@ def _scalar_loops(vector: Function) -> int:
             constants.add(constant[1])
             continue
         access = _UB_ACCESS.search(line.text)
-        if access is None:
+        # A buffer of one element is a scalar argument of a vector instruction, not a loop.
+        if access is None or set(access[2].split("x")) == {"1"}:
             continue
         indices = [index.strip() for index in access[1].split(",") if index.strip()]
         if any(index not in constants for index in indices):
