@@ -1,0 +1,201 @@
+"""``runner(kernel)[grid](...)``: one call site for npu, cuda and cpu tensors.
+
+Kernels must be imported after this module: in interpreter mode it has to switch Triton over
+before Triton is imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fa_triton.device import CPU_MODE_VARIABLE, cpu_mode, device_info
+
+if TYPE_CHECKING:
+    from fa_triton.native.kernel import Grid, NativeKernel
+
+logger = logging.getLogger(__name__)
+
+_INTERPRET_VARIABLE = "TRITON_INTERPRET"
+
+_COMMON_OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "enable_fp_fusion", "debug"})
+_CUDA_OPTIONS = _COMMON_OPTIONS | {"maxnreg", "cluster_dims"}
+_NPU_OPTIONS = _COMMON_OPTIONS | {
+    "compile_mode",
+    "compile_on_910_95",
+    "disable_auto_inject_block_sync",
+    "enable_auto_bind_sub_block",
+    "enable_hivm_auto_cv_balance",
+    "enable_linearize",
+    "enable_nd2nz_on_vector",
+    "enable_select_analysis",
+    "inject_barrier_all",
+    "inject_block_all",
+    "limit_auto_multi_buffer_of_local_buffer",
+    "limit_auto_multi_buffer_only_for_local_buffer",
+    "multibuffer",
+    "set_workspace_multibuffer",
+    "sync_solver",
+    "tile_mix_cube_loop",
+    "tile_mix_vector_loop",
+    "unit_flag",
+}
+LAUNCH_OPTIONS = _CUDA_OPTIONS | _NPU_OPTIONS
+
+
+def _switch_to_interpreter() -> None:
+    """Make Triton define kernels for its interpreter, which it decides at import."""
+    if cpu_mode() == "interpreter" and "triton" not in sys.modules:
+        os.environ[_INTERPRET_VARIABLE] = "1"
+
+
+_switch_to_interpreter()
+
+
+class Runner:
+    """Launches one kernel on whatever device its tensors are on.
+
+    Args:
+        kernel: A ``@triton.jit`` function.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self._names = frozenset(kernel.arg_names)
+        self._native: NativeKernel | None = None
+
+    def __getitem__(self, grid: Grid) -> functools.partial[None]:
+        """Choose the grid: an integer, up to three of them, or a function of the arguments."""
+        return functools.partial(self._launch, grid)
+
+    def _launch(self, grid: Grid, *args: Any, variant: str = "", **kwargs: Any) -> None:
+        """Run the kernel.
+
+        Args:
+            grid: Programs per axis.
+            *args: The kernel's positional arguments.
+            variant: Key of the variant, for the log: compile or debug this one alone.
+            **kwargs: The kernel's arguments by name, and launch options.
+        """
+        options = [name for name in kwargs if name not in self._names]
+        for name in options:
+            if name not in LAUNCH_OPTIONS:
+                raise TypeError(
+                    f"kernel `{self.kernel.__name__}` must get arguments it has or launch "
+                    f"options, got `{name}`"
+                )
+        device = _device_of(args, kwargs)
+        if variant and logger.isEnabledFor(logging.DEBUG):
+            logger.debug("launch %s on %s", variant, device.type)
+        if device.type == "cpu":
+            for name in options:
+                del kwargs[name]
+            self._launch_on_cpu(grid, args, kwargs)
+        else:
+            self._launch_on_device(grid, args, kwargs, device)
+
+    def _launch_on_cpu(self, grid: Grid, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        native = self._native
+        if native is None:
+            if _is_interpreted(self.kernel):
+                _interpret(self.kernel, grid, args, kwargs)
+                return
+            from fa_triton.native.kernel import NativeKernel
+
+            native = self._native = NativeKernel(self.kernel)
+        native.launch(grid, args, kwargs)
+
+    def _launch_on_device(
+        self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+    ) -> None:
+        from fa_triton.native.arguments import plain
+
+        understood = _NPU_OPTIONS if device.type == "npu" else _CUDA_OPTIONS
+        passed = {
+            name: plain(value)
+            for name, value in kwargs.items()
+            if name in self._names or name in understood
+        }
+        if device.type == "npu":
+            passed = {**_ascend_950_options(device), **passed}
+        grid = (grid,) if isinstance(grid, int) else grid
+        if not callable(grid) and 0 in grid:
+            return
+        self.kernel[grid](*map(plain, args), **passed)
+
+
+@functools.lru_cache(maxsize=None)
+def runner(kernel: Any) -> Runner:
+    """The launcher of a kernel; the same one at every call.
+
+    Args:
+        kernel: A ``@triton.jit`` function.
+    """
+    return Runner(kernel)
+
+
+def _device_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            return value.device
+    for value in kwargs.values():
+        if isinstance(value, torch.Tensor):
+            return value.device
+    return torch.device("cpu")
+
+
+def _is_interpreted(kernel: Any) -> bool:
+    """Whether Triton made the kernel for its interpreter, checked against the mode asked for.
+
+    Raises:
+        RuntimeError: The mode and the way the kernel was made differ.
+    """
+    from triton.runtime.jit import JITFunction
+
+    interpreted = not isinstance(kernel, JITFunction)
+    wanted = cpu_mode() == "interpreter"
+    if wanted and not interpreted:
+        raise RuntimeError(
+            f"`{_INTERPRET_VARIABLE}` must be 1 before triton is imported for "
+            f"{CPU_MODE_VARIABLE}=interpreter, got kernels made for the compiler; set both in "
+            "the environment of the process"
+        )
+    if interpreted and not wanted:
+        raise RuntimeError(
+            f"`{CPU_MODE_VARIABLE}` must be interpreter when {_INTERPRET_VARIABLE}=1, got "
+            f"{cpu_mode()}"
+        )
+    return interpreted
+
+
+def _interpret(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    from fa_triton.interpreter import prepare
+
+    prepare()
+    kernel[(grid,) if isinstance(grid, int) else grid](*args, **kwargs)
+
+
+@functools.lru_cache(maxsize=None)
+def _ascend_950_options(device: torch.device) -> dict[str, Any]:
+    """Options an Ascend 950 needs by default, after applying the fix its 3.2.0 compiler needs."""
+    if not device_info(device).target.startswith("Ascend950"):
+        return {}
+    from triton.backends.ascend.compiler import NPUOptions
+
+    from fa_triton.compile import mix_mode
+
+    # Triton's cache key does not see the fix: code compiled with it lives in its own folder.
+    if mix_mode.install():
+        from triton.runtime.cache import default_cache_dir
+
+        folder = os.environ.get("TRITON_CACHE_DIR", "").strip() or default_cache_dir()
+        os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, "fa_triton_mix_mode")
+        return {"multibuffer": True, "compile_on_910_95": True}
+    known = NPUOptions.__dataclass_fields__
+    return {"multibuffer": True} if "multibuffer" in known else {}

@@ -1,0 +1,256 @@
+"""A call's arguments -> launch key, specialisation, and packed argument slots."""
+
+from __future__ import annotations
+
+import operator
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from triton.language import constexpr
+from triton.runtime.jit import JITFunction
+
+from fa_triton.native.front_end import Specialization
+
+POINTER_TYPES = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.bool: "i1",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+    torch.uint16: "u16",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
+}
+
+_ALIGNMENT = 16
+_INT32 = range(-(2**31), 2**31)
+_INT64 = range(-(2**63), 2**63)
+_UINT64 = range(2**64)
+
+_SLOTS = {"f32": "f4x", "f64": "d", "i1": "q"}
+
+
+def plain(value: Any) -> Any:
+    """A Python scalar for a numpy or torch scalar; other values unchanged.
+
+    A 0-dimensional tensor is a pointer, as for Triton on every device.
+    """
+    if isinstance(value, int | float | torch.Tensor) or value is None:
+        return value
+    if hasattr(value, "__index__"):
+        return operator.index(value)
+    if hasattr(value, "dtype") and hasattr(value, "__float__"):
+        return bool(value) if str(value.dtype) == "bool" else float(value)
+    return value
+
+
+class Arguments:
+    """Binds and specialises the arguments of one kernel.
+
+    Args:
+        kernel: The ``@triton.jit`` function.
+    """
+
+    def __init__(self, kernel: JITFunction) -> None:
+        self.kernel = kernel
+        self.names: tuple[str, ...] = tuple(kernel.arg_names)
+        self._known = frozenset(self.names)
+        self._parameters = tuple(kernel.params)
+        self._constant = tuple(p.is_constexpr for p in self._parameters)
+        self._loose = frozenset(
+            number for number, p in enumerate(self._parameters) if p.do_not_specialize
+        )
+        self._defaults = {p.name: p.default for p in self._parameters if p.has_default}
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Values in parameter order.
+
+        Raises:
+            TypeError: An argument is missing, given twice, or too many are given.
+        """
+        names = self.names
+        given = len(args)
+        if given > len(names):
+            raise TypeError(
+                f"kernel `{self.kernel.__name__}` must get at most {len(names)} arguments, "
+                f"got {given}"
+            )
+        values = list(args)
+        for name in names[given:]:
+            if name in kwargs:
+                values.append(kwargs[name])
+            elif name in self._defaults:
+                values.append(self._defaults[name])
+            else:
+                missing = [
+                    n for n in names[given:] if n not in kwargs and n not in self._defaults
+                ]
+                raise TypeError(
+                    f"kernel `{self.kernel.__name__}` must get {_listed(missing)}, got none"
+                )
+        if not self._known.isdisjoint(kwargs):
+            twice = [name for name in names[:given] if name in kwargs]
+            if twice:
+                raise TypeError(
+                    f"kernel `{self.kernel.__name__}` must get {_listed(twice)} once, got two"
+                )
+        return values
+
+    def launch_key(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
+        """Key that is equal for calls of one variant, and the values to pack.
+
+        This runs at every launch: one or two cheap key items per argument, no hashing of text.
+
+        Args:
+            values: What ``bind`` returned.
+
+        Returns:
+            The key; addresses and numbers for the argument slots (arguments that turn out to be
+            compile-time values, that is None and 1, included).
+        """
+        key: list[Any] = []
+        packed: list[Any] = []
+        loose = self._loose
+        for position, (constant, value) in enumerate(zip(self._constant, values, strict=True)):
+            kind = type(value)
+            if constant:
+                if kind is constexpr:
+                    value = value.value
+                    kind = type(value)
+                key.append(value)
+                key.append(kind)
+            elif kind is torch.Tensor or isinstance(value, torch.Tensor):
+                if not value.is_cpu:
+                    raise RuntimeError(
+                        f"kernel `{self.kernel.__name__}`: `{self.names[position]}` must be on "
+                        f"cpu, got {value.device}"
+                    )
+                address = value.data_ptr()
+                key.append(value.dtype)
+                key.append(position in loose or not address % _ALIGNMENT)
+                packed.append(address)
+            elif kind is int:
+                if value not in _INT32:
+                    key.append((value in _INT64, value in _UINT64))
+                if position not in loose:
+                    key.append(1 if value == 1 else 16 if not value % _ALIGNMENT else 0)
+                packed.append(value)
+            elif value is None:
+                key.append(None)
+            elif kind is float:
+                key.append(float)
+                packed.append(value)
+            elif kind is bool:
+                key.append(bool)
+                key.append(value)
+                packed.append(value)
+            else:
+                simple = plain(value)
+                if type(simple) not in (int, float, bool):
+                    raise TypeError(
+                        f"kernel `{self.kernel.__name__}`: `{self.names[position]}` must be a "
+                        f"tensor, a number or None, got {type(value).__name__}"
+                    )
+                return self.launch_key([plain(v) for v in values])
+        return tuple(key), packed
+
+    def specialize(self, values: Sequence[Any]) -> Specialization:
+        """Types, compile-time values and alignment of a call, as Triton derives them.
+
+        Args:
+            values: What ``bind`` returned.
+
+        Raises:
+            TypeError: A tensor's dtype has no pointer type, or a constexpr is a function.
+            ValueError: An integer exceeds 64 bits.
+        """
+        signature: dict[str, str] = {}
+        constants: dict[str, Any] = {}
+        divisible = []
+        for number, (parameter, given) in enumerate(zip(self._parameters, values, strict=True)):
+            name = parameter.name
+            value = given.value if isinstance(given, constexpr) else plain(given)
+            if parameter.is_constexpr or value is None:
+                if callable(value):
+                    raise TypeError(
+                        f"kernel `{self.kernel.__name__}`: `{name}` must be a compile-time "
+                        f"value, got the function {value!r}"
+                    )
+                signature[name] = "constexpr"
+                constants[name] = value
+                continue
+            signature[name] = parameter.annotation_type or self._type_of(parameter, value)
+            if parameter.do_not_specialize:
+                continue
+            if type(value) is int and value == 1:
+                constants[name] = 1
+            elif _divisible(value) and not parameter.do_not_specialize_on_alignment:
+                divisible.append(number)
+        return Specialization(signature, constants, tuple(divisible))
+
+    def _type_of(self, parameter: Any, value: Any) -> str:
+        if isinstance(value, torch.Tensor):
+            element = POINTER_TYPES.get(value.dtype)
+            if element is None:
+                raise TypeError(
+                    f"kernel `{self.kernel.__name__}`: `{parameter.name}` must have a dtype a "
+                    f"kernel can point to, got {value.dtype}"
+                )
+            return ("*k" if parameter.is_const else "*") + element
+        if isinstance(value, bool):
+            return "i1"
+        if isinstance(value, float):
+            return "fp32"
+        if value in _INT32:
+            return "i32"
+        if value in _INT64:
+            return "i64"
+        if value in _UINT64:
+            return "u64"
+        raise ValueError(
+            f"kernel `{self.kernel.__name__}`: `{parameter.name}` must fit 64 bits, got {value}"
+        )
+
+    def packer(
+        self, specialization: Specialization, types: Sequence[str]
+    ) -> Callable[[list[Any]], bytes]:
+        """Function that packs ``launch_key``'s values into argument slots.
+
+        Args:
+            specialization: The variant's specialisation.
+            types: MLIR types of its run-time arguments.
+        """
+        runtime = [name for name, kind in specialization.signature.items() if kind != "constexpr"]
+        keep = [i for i, name in enumerate(runtime) if name not in specialization.constants]
+        unsigned = {name for name, kind in specialization.signature.items() if kind == "u64"}
+        layout = "<" + "".join(
+            "Q" if runtime[i] in unsigned else _SLOTS.get(kind, "q")
+            for i, kind in zip(keep, types, strict=True)
+        )
+        pack = struct.Struct(layout).pack
+        if len(keep) == len(runtime):
+            return lambda values: pack(*values)
+        if not keep:
+            return lambda _: b""
+        if len(keep) == 1:
+            only = keep[0]
+            return lambda values: pack(values[only])
+        select = operator.itemgetter(*keep)
+        return lambda values: pack(*select(values))
+
+
+def _divisible(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.data_ptr() % _ALIGNMENT == 0
+    return isinstance(value, int) and value % _ALIGNMENT == 0
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
