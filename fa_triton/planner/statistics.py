@@ -1,0 +1,119 @@
+"""How long a plan takes by the assumptions of :mod:`fa_triton.planner.cost`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fa_triton.planner.cost import (
+    BARRIER_CYCLES,
+    CYCLES_PER_UNIT,
+    SECTION_BARRIERS,
+    SECTION_TASK_ROWS,
+    partial_cycles,
+)
+from fa_triton.planner.row_grid import RowGrid
+from fa_triton.planner.schedule import BALANCED, Plan
+
+
+@dataclass(frozen=True, eq=False)
+class PlanCost:
+    """Cycles of a plan.
+
+    Attributes:
+        core_cycles: ``[sections, num_aic]`` blocks and partial rows of every core.
+        vector_cycles: ``[sections, num_aiv]`` combine tasks of every vector core.
+        barrier_cycles: All barriers.
+        total_cycles: All blocks, without any cost of splitting.
+        num_aic: Cube cores.
+    """
+
+    core_cycles: np.ndarray
+    vector_cycles: np.ndarray
+    barrier_cycles: int
+    total_cycles: int
+    num_aic: int
+
+    @property
+    def makespan(self) -> int:
+        """Slowest core and slowest vector core of every section, and the barriers."""
+        attention = int(self.core_cycles.max(axis=1).sum())
+        combine = int(self.vector_cycles.max(axis=1).sum())
+        return attention + combine + self.barrier_cycles
+
+    @property
+    def ideal(self) -> float:
+        """Cycles if the blocks were spread evenly and splitting were free."""
+        return self.total_cycles / self.num_aic
+
+    @property
+    def ratio(self) -> float:
+        """Makespan over ideal; 1.0 where there is nothing to do."""
+        return self.makespan / self.ideal if self.total_cycles else 1.0
+
+
+def plan_cost(plan: Plan) -> PlanCost:
+    """Cost every core and every combine task of a plan."""
+    grid = plan.grid
+    start, end = _coordinates(grid, plan.starts), _coordinates(grid, plan.ends)
+    core = np.maximum(end - start, 0) * CYCLES_PER_UNIT
+    if plan.is_fd:
+        core = core + _partial_writes(plan)
+    shape = (plan.num_sections, -1)
+    barriers = SECTION_BARRIERS * plan.num_sections if plan.planner != BALANCED else 1
+    seq_units = np.diff(grid.cost_offsets()[grid.offsets])
+    return PlanCost(
+        core_cycles=core.reshape(shape),
+        vector_cycles=_vector_cycles(plan).reshape(shape),
+        barrier_cycles=barriers * BARRIER_CYCLES if plan.is_fd else 0,
+        total_cycles=int(seq_units.sum()) * grid.heads * CYCLES_PER_UNIT,
+        num_aic=plan.num_aic,
+    )
+
+
+def _row_of(grid: RowGrid, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sequence and flattened row block of positions; the end of the line has its own row."""
+    seq = np.minimum(positions[:, 0] // grid.heads, grid.batch_size)
+    return seq, np.minimum(grid.offsets[seq] + positions[:, 1], grid.offsets[-1])
+
+
+def _coordinates(grid: RowGrid, positions: np.ndarray) -> np.ndarray:
+    """Units before a position."""
+    row_sums = grid.cost_offsets()
+    head_units = np.diff(row_sums[grid.offsets])
+    seq_sums = np.append(0, np.cumsum(head_units * grid.heads))
+    seq, row = _row_of(grid, positions)
+    head = positions[:, 0] - seq * grid.heads
+    first, norm = np.append(grid.first, 0)[row], np.append(grid.norm, 0)[row]
+    in_row = np.maximum(positions[:, 2] - first, 0) * norm
+    in_head = row_sums[row] - row_sums[grid.offsets[seq]]
+    return seq_sums[seq] + head * np.append(head_units, 0)[seq] + in_head + in_row
+
+
+def _partial_writes(plan: Plan) -> np.ndarray:
+    """Cycles every core spends on writing partial rows."""
+    grid = plan.grid
+    _, start_row = _row_of(grid, plan.starts)
+    _, end_row = _row_of(grid, plan.ends)
+    first = np.append(grid.first, 0)
+    rows = np.append(grid.rows, 0)
+    busy = (plan.starts != plan.ends).any(axis=1)
+    head_cut = busy & (plan.starts[:, 2] > first[start_row])
+    tail_cut = busy & (plan.ends[:, 2] > first[end_row])
+    one_row = (plan.starts[:, :2] == plan.ends[:, :2]).all(axis=1)
+    cycles = partial_cycles(rows, plan.work.columns)
+    return head_cut * cycles[start_row] + (tail_cut & ~(head_cut & one_row)) * cycles[end_row]
+
+
+def _vector_cycles(plan: Plan) -> np.ndarray:
+    """Cycles every vector core spends on its combine tasks."""
+    rows, columns = plan.tasks[:, 5], plan.tasks[:, 7]
+    if plan.planner != BALANCED:
+        rows = -(-rows // SECTION_TASK_ROWS) * SECTION_TASK_ROWS
+    row_cycles = [partial_cycles(1, count) for count in columns.tolist()]
+    cycles = plan.tasks[:, 3] * rows * np.array(row_cycles, dtype=np.int64)
+    vector = np.repeat(np.arange(len(plan.task_ranges)), plan.task_ranges[:, 1])
+    totals = np.zeros(len(plan.task_ranges), dtype=np.int64)
+    np.add.at(totals, vector, cycles)
+    return totals
