@@ -7,7 +7,7 @@ resolved on first use.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fa_triton.flash_attention import flash_attn, flash_attn_metadata
@@ -24,7 +24,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """Import the module that defines a public name, on first use (PEP 562)."""
     home = _HOMES.get(name)
     if home is None:

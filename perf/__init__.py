@@ -1,0 +1,1 @@
+"""Benchmarks: named workloads, timing side by side with a peer, results, plots."""

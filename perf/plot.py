@@ -1,0 +1,129 @@
+"""Turn results into the README's table and a plot: ``python -m perf.plot``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "perf" / "results" / "cpu.jsonl"
+PLOT = ROOT / "docs" / "cpu_performance.png"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- performance: begin -->", "<!-- performance: end -->"
+
+GOAL = 0.95
+DTYPE_COLOURS = {"bf16": "#4477aa", "fp16": "#ccbb44", "fp32": "#228833"}
+
+Result = dict[str, Any]
+
+
+def read_results(path: Path) -> list[Result]:
+    """Read a JSONL file."""
+    return [json.loads(line) for line in path.read_text().splitlines() if line]
+
+
+def _of_kind(results: Iterable[Result], kind: str) -> list[Result]:
+    return [r for r in results if r["kind"] == kind]
+
+
+def table(results: list[Result]) -> str:
+    """Return the README's performance section: ratios, first calls, where they come from."""
+    timings = _of_kind(results, "timing")
+    many = max(r["threads"] for r in timings)
+    ratios: dict[tuple[str, str], dict[int, Result]] = {}
+    for r in timings:
+        ratios.setdefault((r["workload"], r["dtype"]), {})[r["threads"]] = r
+    lines = [
+        f"| workload | dtype | one thread, CPU time | {many} threads, elapsed | fastest peer |",
+        "|---|---|---|---|---|",
+    ]
+    for (workload, dtype), by_threads in ratios.items():
+        one, all_cores = by_threads.get(1), by_threads.get(many)
+        cells = [f"{r['ratio']:.2f}" if r else "" for r in (one, all_cores)]
+        peer = (one or all_cores or {})["peer"]
+        lines.append(f"| {workload} | {dtype} | {cells[0]} | {cells[1]} | {peer} |")
+    first = _of_kind(results, "first_call")
+    if first:
+        lines += [
+            "",
+            "| first call of a process | empty cache, s | filled cache, s |",
+            "|---|---|---|",
+        ]
+        lines += [
+            f"| {r['workload']} {r['dtype']} | {r['cold']['first_s']:.2f}"
+            f" | {r['warm']['first_s']:.2f} |"
+            for r in first
+        ]
+    origin = results[0]
+    packages = ", ".join(f"{k} {v}" for k, v in origin["toolchain"].items() if v)
+    lines += [
+        "",
+        f"Measured {origin['date']} by `{origin['command']}` at commit {origin['commit']} on "
+        f"{origin['device']}; {packages}.",
+    ]
+    return "\n".join(lines)
+
+
+def plot(results: list[Result], path: Path) -> None:
+    """Draw our time over the fastest peer's, one panel per thread count."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    timings = _of_kind(results, "timing")
+    counts = sorted({r["threads"] for r in timings})
+    workloads = list(dict.fromkeys(r["workload"] for r in timings))
+    figure, axes = plt.subplots(
+        1, len(counts), figsize=(4.6 * len(counts), 3.2), sharey=True, squeeze=False
+    )
+    width = 0.8 / len(DTYPE_COLOURS)
+    for axis, count in zip(axes[0], counts, strict=True):
+        for i, (dtype, colour) in enumerate(DTYPE_COLOURS.items()):
+            found = {
+                r["workload"]: r["ratio"]
+                for r in timings
+                if r["threads"] == count and r["dtype"] == dtype
+            }
+            places = [workloads.index(w) + (i - 1) * width for w in found]
+            bars = axis.bar(places, list(found.values()), width, color=colour, label=dtype)
+            axis.bar_label(bars, fmt="%.2f", fontsize=7)
+        axis.axhline(1.0, color="black", linewidth=0.8)
+        axis.axhline(GOAL, color="grey", linewidth=0.8, linestyle="--")
+        axis.set_xticks(range(len(workloads)), workloads)
+        measure = "CPU time" if count == 1 else "elapsed time"
+        axis.set_title(f"{count} thread{'s' if count > 1 else ''}, {measure}", fontsize=9)
+    axes[0][0].set_ylabel("fa_triton / fastest SDPA")
+    axes[0][0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150, metadata={"Software": None})
+    plt.close(figure)
+
+
+def fill_readme(section: str, path: Path) -> None:
+    """Replace what stands between the two markers."""
+    text = path.read_text()
+    if BEGIN not in text or END not in text:
+        raise ValueError(f"`{path.name}` must hold the markers {BEGIN} and {END}")
+    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    path.write_text(pattern.sub(lambda _: f"{BEGIN}\n{section}\n{END}", text))
+
+
+def main(
+    results: Annotated[Path, typer.Option(help="JSONL file of perf.run.")] = RESULTS,
+    picture: Annotated[Path, typer.Option(help="PNG file, replaced.")] = PLOT,
+    readme: Annotated[Path, typer.Option(help="File with the two markers.")] = README,
+) -> None:
+    """Renew the plot and the README's performance table."""
+    found = read_results(results)
+    plot(found, picture)
+    fill_readme(table(found), readme)
+
+
+if __name__ == "__main__":
+    typer.run(main)
