@@ -66,6 +66,11 @@ class Header:
     slots_per_section: int
 
     @property
+    def is_section_stream_k(self) -> bool:
+        """Whether the table is CANN's, without cut flags and task list."""
+        return self.planner == PLANNER_CODES[SECTION_STREAM_K]
+
+    @property
     def one_head_rows(self) -> bool:
         """Whether ``bn`` counts query heads and rows are positions of one of them."""
         return self.planner == PLANNER_CODES[BALANCED] and bool(self.form)

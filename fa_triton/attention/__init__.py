@@ -1,0 +1,1 @@
+"""The steps of one attention call after validation: rows, plan, operands, kernels."""

@@ -1,0 +1,184 @@
+"""From host lengths to the plan table on the device, and back from a table to what it says."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fa_triton.attention.rows import merged_rows, plans_one_head
+from fa_triton.attention.tiles import mask_class, tile_device
+from fa_triton.device import device_info
+from fa_triton.planner import AttnWork, make_plan
+from fa_triton.planner.table import HEADER_WORDS, Header, check_header, encode, read_header
+from fa_triton.tile_config import TileConfig, TileKey, choose_tile
+
+if TYPE_CHECKING:
+    from fa_triton.problem import BatchProblem
+    from fa_triton.tile_config import DtypeClass
+
+_HEADER_ATTRIBUTE = "_fa_triton_header"
+_KEPT_PLANS = 64
+
+
+@dataclass(frozen=True)
+class PlannedCall:
+    """A plan table on the device of the call, and its header on the host."""
+
+    table: torch.Tensor
+    header: Header
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How to plan: planner, cores and block sizes; None takes the device's or the tile's."""
+
+    planner: str = "balanced"
+    num_aic: int | None = None
+    num_aiv: int | None = None
+    block_q: int | None = None
+    block_kv: int | None = None
+
+
+_recent: OrderedDict[tuple[object, ...], PlannedCall] = OrderedDict()
+
+
+def plan_call(
+    problem: BatchProblem,
+    lengths: tuple[np.ndarray, np.ndarray],
+    device: torch.device,
+    dtype: DtypeClass = "16bit",
+    options: PlanOptions | None = None,
+) -> PlannedCall:
+    """Plan a batch, or take the plan of an equal batch from a small cache.
+
+    Args:
+        problem: The validated call.
+        lengths: Query and key lengths on the host, int64 ``[B]``; upper bounds are fine.
+        device: Where the table goes.
+        dtype: Class of the input dtype, which the tiles depend on.
+        options: Planner, cores, block sizes.
+    """
+    options = options or PlanOptions()
+    q_lens, kv_lens = lengths
+    info = device_info(device)
+    num_aic = options.num_aic or info.num_aic
+    num_aiv = options.num_aiv or (2 * num_aic if options.num_aic else info.num_aiv)
+    key = (
+        *_identity(problem), dtype, device, num_aic, num_aiv, options,
+        q_lens.tobytes(), kv_lens.tobytes(),
+    )
+    planned = _recent.get(key)
+    if planned is not None:
+        _recent.move_to_end(key)
+        return planned
+    planned = _plan(problem, lengths, device, dtype, options, num_aic, num_aiv)
+    _recent[key] = planned
+    if len(_recent) > _KEPT_PLANS:
+        _recent.popitem(last=False)
+    return planned
+
+
+def read_metadata(metadata: torch.Tensor, problem: BatchProblem) -> PlannedCall:
+    """Take a caller's table, refusing one of another problem.
+
+    The header of a tensor made by ``flash_attn_metadata`` is known on the host; that of a copy on
+    a device is read once, which synchronises.
+
+    Raises:
+        ValueError: No table, or one of another problem; names what differs.
+    """
+    header = getattr(metadata, _HEADER_ATTRIBUTE, None)
+    if header is None:
+        header = read_header(metadata[:HEADER_WORDS].cpu().numpy())
+        if metadata.numel() < header.used_words:
+            raise ValueError(
+                f"`metadata` must have the {header.used_words} words its header says, "
+                f"got {metadata.numel()}"
+            )
+        setattr(metadata, _HEADER_ATTRIBUTE, header)
+    check_header(
+        header,
+        batch_size=problem.batch_size,
+        num_heads_q=problem.num_heads_q,
+        num_heads_kv=problem.num_heads_kv,
+        head_dim=problem.head_dim,
+        mask_mode=problem.mask_mode,
+        win_left=problem.win_left,
+        win_right=problem.win_right,
+        layout_q=problem.layout_q,
+        layout_out=problem.layout_out,
+    )
+    if problem.seqlen_q > header.longest_q >= 0 and not (problem.has_cu_seqlens_q or problem.has_seqused_q):
+        raise ValueError(
+            f"`metadata` must be made for queries of {problem.seqlen_q} tokens, "
+            f"got a table for at most {header.longest_q}"
+        )
+    return PlannedCall(metadata, header)
+
+
+def tile_for(
+    problem: BatchProblem, device: torch.device, dtype: DtypeClass, rows: int
+) -> TileConfig:
+    """Tiles of a problem whose longest head unit has ``rows`` rows."""
+    return choose_tile(
+        TileKey(tile_device(device_info(device)), problem.head_dim, dtype, mask_class(problem), rows)
+    )
+
+
+def _plan(
+    problem: BatchProblem,
+    lengths: tuple[np.ndarray, np.ndarray],
+    device: torch.device,
+    dtype: DtypeClass,
+    options: PlanOptions,
+    num_aic: int,
+    num_aiv: int,
+) -> PlannedCall:
+    q_lens, kv_lens = lengths
+    work = AttnWork(
+        q_lens=q_lens,
+        kv_lens=kv_lens,
+        num_heads_q=problem.num_heads_q,
+        num_heads_kv=problem.num_heads_kv,
+        head_dim=problem.head_dim,
+        mask_mode=problem.mask_mode,
+        win_left=problem.win_left,
+        win_right=problem.win_right,
+        layout_q=problem.layout_q,
+        layout_out=problem.layout_out,
+        max_seqlen_q=problem.max_seqlen_q,
+        max_seqlen_kv=problem.max_seqlen_kv,
+    )
+    block_q, block_kv, one_head = options.block_q, options.block_kv, False
+    if options.planner == "balanced":
+        rows = merged_rows(problem, q_lens)
+        tile = tile_for(problem, device, dtype, rows)
+        one_head = plans_one_head(problem, q_lens, block_q or tile.block_q)
+        block_q, block_kv = block_q or tile.block_q, block_kv or tile.block_kv
+    plan = make_plan(
+        options.planner,
+        work,
+        num_aic=num_aic,
+        num_aiv=num_aiv,
+        block_q=block_q,
+        block_kv=block_kv,
+        one_head_rows=one_head,
+    )
+    words = encode(plan)
+    table = torch.from_numpy(words).to(device)
+    header = read_header(words)
+    setattr(table, _HEADER_ATTRIBUTE, header)
+    return PlannedCall(table, header)
+
+
+def _identity(problem: BatchProblem) -> tuple[object, ...]:
+    """What a plan depends on besides the lengths."""
+    return (
+        problem.batch_size, problem.num_heads_q, problem.num_heads_kv, problem.head_dim,
+        problem.mask_mode, problem.win_left, problem.win_right, problem.layout_q,
+        problem.layout_out, problem.max_seqlen_q, problem.max_seqlen_kv,
+    )

@@ -1,0 +1,295 @@
+"""``flash_attn`` and ``flash_attn_metadata``: validate, describe, choose tiles, plan, run."""
+
+from __future__ import annotations
+
+import torch
+
+from fa_triton.attention.kernels import Lengths, run_attention
+from fa_triton.attention.plans import PlanOptions, plan_call, read_metadata, tile_for
+from fa_triton.attention.rows import row_units
+from fa_triton.attention.tiles import dtype_class, fit_to_plan
+from fa_triton.device import cpu_mode
+from fa_triton.problem import AttnProblem
+from fa_triton.validation import (
+    check_lengths_on_host,
+    resolve_lengths,
+    validate_flash_attn,
+    validate_metadata,
+    value_checks_enabled,
+)
+
+
+def flash_attn_metadata(
+    num_heads_q: int,
+    num_heads_kv: int,
+    head_dim: int,
+    *,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_kv: torch.Tensor | None = None,
+    seqused_q: torch.Tensor | None = None,
+    seqused_kv: torch.Tensor | None = None,
+    batch_size: int | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_kv: int | None = None,
+    mask_mode: int | None = 0,
+    win_left: int | None = -1,
+    win_right: int | None = -1,
+    layout_q: str = "BSND",
+    layout_kv: str = "BSND",
+    layout_out: str = "BSND",
+    planner: str = "balanced",
+    num_aic: int | None = None,
+    num_aiv: int | None = None,
+    block_q: int | None = None,
+    block_kv: int | None = None,
+    batch_invariant: bool = False,
+    device: torch.device | str | None = None,
+) -> torch.Tensor:
+    """Plan the attention of one batch; every layer with the same lengths reuses the table.
+
+    Args:
+        num_heads_q: Query heads Nq.
+        num_heads_kv: Key/value heads Nkv, a divisor of Nq.
+        head_dim: Head dimension D.
+        cu_seqlens_q: Starts of the packed queries ``[B + 1]``, int32, with TND.
+        cu_seqlens_kv: Starts of the packed keys ``[B + 1]``, int32, with TND.
+        seqused_q: Actual query lengths ``[B]``, int32.
+        seqused_kv: Actual key lengths ``[B]``, int32.
+        batch_size: Number of sequences B, where no tensor tells it.
+        max_seqlen_q: Upper bound of the query lengths; the sequence axis of a dense q without
+            ``seqused_q``.
+        max_seqlen_kv: Upper bound of the key lengths; the sequence axis of dense keys without
+            ``seqused_kv``.
+        mask_mode: 0 none, 3 causal, 4 window; aligned bottom-right.
+        win_left: Visible keys left of the diagonal in mode 4, -1 unlimited.
+        win_right: Visible keys right of the diagonal in mode 4, -1 unlimited.
+        layout_q: Layout of q: BSND, BNSD or TND.
+        layout_kv: Layout of k and v.
+        layout_out: Layout of the result.
+        planner: ``"balanced"``, or ``"section_stream_k"`` for CANN's table.
+        num_aic: Matrix cores to plan for, None for the device's.
+        num_aiv: Vector cores to plan for, None for two per matrix core.
+        block_q: Rows of a plan block, None for the planner's choice.
+        block_kv: Keys of a plan block, None for the planner's choice.
+        batch_invariant: Whether a sequence's result must not depend on the rest of the batch.
+        device: Where the table goes; None for that of the length tensors, else torch's default.
+
+    Returns:
+        The table, int32 ``[words]``; word by word in ``docs/planner.md``.
+
+    Raises:
+        ValueError: A shape or value out of its range.
+        TypeError: A dtype or type out of its set.
+        NotImplementedError: A meaningful request that is not built.
+
+    Notes:
+        Host sync: length tensors on a device are copied to the host. Nothing is mutated.
+        ``section_stream_k`` with a left window assumes the very lengths it was given; every other
+        table stays right when lengths on the device shrink. Source: CANN ``flash_attn_metadata``.
+    """
+    problem = validate_metadata(
+        num_heads_q,
+        num_heads_kv,
+        head_dim,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_kv=cu_seqlens_kv,
+        seqused_q=seqused_q,
+        seqused_kv=seqused_kv,
+        batch_size=batch_size,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_kv=max_seqlen_kv,
+        mask_mode=mask_mode,
+        win_left=win_left,
+        win_right=win_right,
+        layout_q=layout_q,
+        layout_kv=layout_kv,
+        layout_out=layout_out,
+        planner=planner,
+        num_aic=num_aic,
+        num_aiv=num_aiv,
+        block_q=block_q,
+        block_kv=block_kv,
+        batch_invariant=batch_invariant,
+    )
+    lengths = resolve_lengths(
+        problem,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_kv=cu_seqlens_kv,
+        seqused_q=seqused_q,
+        seqused_kv=seqused_kv,
+    )
+    if device is None:
+        given = (cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
+        devices = [tensor.device for tensor in given if tensor is not None]
+        device = devices[0] if devices else torch.get_default_device()
+    options = PlanOptions(
+        problem.planner, problem.num_aic, problem.num_aiv, problem.block_q, problem.block_kv
+    )
+    return plan_call(problem, lengths, torch.device(device), options=options).table
+
+
+def flash_attn(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    block_table: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_kv: torch.Tensor | None = None,
+    seqused_q: torch.Tensor | None = None,
+    seqused_kv: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    attn_mask: torch.Tensor | None = None,
+    metadata: torch.Tensor | None = None,
+    softmax_scale: float = 1.0,
+    mask_mode: int | None = 0,
+    win_left: int | None = -1,
+    win_right: int | None = -1,
+    max_seqlen_q: int | None = -1,
+    max_seqlen_kv: int | None = -1,
+    layout_q: str = "BSND",
+    layout_kv: str = "BSND",
+    layout_out: str = "BSND",
+    return_softmax_lse: bool = False,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    lse_includes_sink: bool = False,
+    batch_invariant: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of queries over keys and values, forward only.
+
+    Args:
+        q: Queries, fp16, bf16 or fp32, last dim dense: BSND ``[B, Sq, Nq, D]``, BNSD
+            ``[B, Nq, Sq, D]`` or TND ``[Tq, Nq, D]``.
+        k: Keys in ``layout_kv``, dtype of q, Nkv heads; all strides but the last are free.
+        v: Values, as k; their strides may differ.
+        block_table: Page ids, with paged layouts (not built).
+        cu_seqlens_q: Starts of the packed queries ``[B + 1]``, int32, with TND.
+        cu_seqlens_kv: Starts of the packed keys ``[B + 1]``, int32, with TND.
+        seqused_q: Actual query lengths ``[B]``, int32; they win over ``cu_seqlens_q``.
+        seqused_kv: Actual key lengths ``[B]``, int32; 0 allowed.
+        sinks: One logit per query head ``[Nq]``, fp32, that joins the denominator.
+        attn_mask: CANN's template ``triu(ones(2048, 2048), 1)``, int8; checked, never read.
+        metadata: Table of ``flash_attn_metadata`` for this problem; None plans inside the call.
+        softmax_scale: Multiplies q·k; natural-log logits. The default is 1.0, not ``D**-0.5``.
+        mask_mode: 0 none, 3 causal, 4 window; aligned bottom-right by actual lengths.
+        win_left: Visible keys left of the diagonal in mode 4, -1 unlimited.
+        win_right: Visible keys right of the diagonal in mode 4, -1 unlimited.
+        max_seqlen_q: Upper bound of the query lengths, -1 unknown.
+        max_seqlen_kv: Upper bound of the key lengths, -1 unknown.
+        layout_q: Layout of q.
+        layout_kv: Layout of k and v: that of q.
+        layout_out: Layout of the result: that of q, or BSND for BNSD queries.
+        return_softmax_lse: Whether the log-sum-exp is wanted.
+        softcap: Bound of the logits (not built).
+        alibi_slopes: Slopes of a distance bias (not built).
+        lse_includes_sink: Whether the log-sum-exp counts the sinks (not built).
+        batch_invariant: Independence of the batch (not built).
+
+    Returns:
+        ``out`` in q's dtype and ``layout_out``; ``softmax_lse`` fp32, natural log, ``[B, Nq, Sq]``
+        or ``[Nq, Tq]`` for TND, or ``[1]`` zero where it is not wanted. Rows without a visible
+        key and padding rows are 0 and +inf.
+
+    Raises:
+        ValueError: A shape or value out of its range.
+        TypeError: A dtype or type out of its set.
+        NotImplementedError: A meaningful request that is not built.
+
+    Notes:
+        Bitwise reproducible for one plan. Host sync: only without ``metadata``, to copy length
+        tensors from a device. Nothing is mutated. ``FA_TRITON_CHECK_VALUES=1`` checks lengths on
+        the device too, with a sync. A non-finite value in a key or value row reaches every row
+        of the tile that loads it, also rows that do not see it. Source: CANN ``flash_attn``.
+    """
+    problem = validate_flash_attn(
+        q,
+        k,
+        v,
+        block_table=block_table,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_kv=cu_seqlens_kv,
+        seqused_q=seqused_q,
+        seqused_kv=seqused_kv,
+        sinks=sinks,
+        attn_mask=attn_mask,
+        metadata=metadata,
+        softmax_scale=softmax_scale,
+        mask_mode=mask_mode,
+        win_left=win_left,
+        win_right=win_right,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_kv=max_seqlen_kv,
+        layout_q=layout_q,
+        layout_kv=layout_kv,
+        layout_out=layout_out,
+        return_softmax_lse=return_softmax_lse,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        lse_includes_sink=lse_includes_sink,
+        batch_invariant=batch_invariant,
+    )
+    lengths = Lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
+    if metadata is not None and value_checks_enabled():
+        check_lengths_on_host(problem, **vars(lengths))
+    dtype = dtype_class(problem.dtype)
+    if metadata is None:
+        planned = plan_call(problem, resolve_lengths(problem, **vars(lengths)), q.device, dtype)
+    else:
+        planned = read_metadata(metadata, problem)
+    if q.device.type == "cpu" and cpu_mode() == "reference":
+        return _on_reference(q, k, v, sinks, lengths, problem)
+
+    units = row_units(problem, planned.header)
+    rows = planned.header.longest_q * units.kernel_group
+    tile = fit_to_plan(tile_for(problem, q.device, dtype, rows), planned.header)
+    out = torch.empty(problem.out_shape, dtype=q.dtype, device=q.device)
+    lse = None
+    if problem.return_softmax_lse:
+        lse = torch.empty(problem.lse_shape, dtype=torch.float32, device=q.device)
+    run_attention(
+        q,
+        k,
+        v,
+        sinks,
+        lengths,
+        out,
+        lse,
+        problem=problem,
+        table=planned.table,
+        header=planned.header,
+        units=units,
+        tile=tile,
+    )
+    return out, torch.zeros(1, device=q.device) if lse is None else lse
+
+
+def _on_reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sinks: torch.Tensor | None,
+    lengths: Lengths,
+    problem: AttnProblem,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Answer from the eager oracle, rounded to the dtype of q."""
+    from fa_triton.reference import flash_attn_reference
+
+    out, lse = flash_attn_reference(
+        q,
+        k,
+        v,
+        **vars(lengths),
+        sinks=sinks,
+        softmax_scale=problem.softmax_scale,
+        mask_mode=problem.mask_mode,
+        win_left=problem.win_left,
+        win_right=problem.win_right,
+        max_seqlen_q=problem.max_seqlen_q,
+        max_seqlen_kv=problem.max_seqlen_kv,
+        layout_q=problem.layout_q,
+        layout_kv=problem.layout_kv,
+        layout_out=problem.layout_out,
+        return_softmax_lse=problem.return_softmax_lse,
+    )
+    return out.to(q.dtype), lse.float()

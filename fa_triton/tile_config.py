@@ -1,0 +1,125 @@
+"""Tile sizes: explicit, else from a file per device, else by a rule.
+
+``autotune_configs/<device>/flash_attn.json`` lists entries; the first whose conditions hold
+counts. A file of the same form in ``$FA_TRITON_CONFIG_DIR/<device>/`` goes before the shipped one.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+CONFIG_DIR_VARIABLE = "FA_TRITON_CONFIG_DIR"
+
+MaskClass = Literal["none", "causal", "window"]
+DtypeClass = Literal["16bit", "fp32"]
+
+
+@dataclass(frozen=True)
+class TileKey:
+    """What a choice of tiles depends on.
+
+    Attributes:
+        device: ``A2``, ``A3``, ``A5``, ``cuda`` or ``cpu``.
+        head_dim: Head dimension D.
+        dtype: Class of the input dtype.
+        mask: Class of the mask.
+        rows: Rows of the longest head unit.
+    """
+
+    device: str
+    head_dim: int
+    dtype: DtypeClass
+    mask: MaskClass
+    rows: int
+
+
+class TileConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Tiles of the forward and of the combine kernel; every size is a power of two.
+
+    Attributes:
+        block_q: Rows of a tile.
+        block_kv: Keys of a tile.
+        peel_interior: Whether tiles that hide nothing run in a loop of their own without masks.
+        combine_rows: Rows that the combine kernel merges at once.
+        combine_slots: Slots that it merges at once.
+    """
+
+    block_q: int
+    block_kv: int
+    peel_interior: bool = False
+    combine_rows: int = 8
+    combine_slots: int = 4
+
+
+class TileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of a config file: conditions, tiles, and how they were found."""
+
+    head_dim: int
+    dtype: DtypeClass
+    masks: tuple[MaskClass, ...]
+    config: TileConfig
+    found: str
+    rows_up_to: int | None = None
+
+    def matches(self, key: TileKey) -> bool:
+        """Whether the entry is for this problem."""
+        return (
+            self.head_dim == key.head_dim
+            and self.dtype == key.dtype
+            and key.mask in self.masks
+            and (self.rows_up_to is None or key.rows <= self.rows_up_to)
+        )
+
+
+def choose_tile(key: TileKey) -> TileConfig:
+    """Take the tiles of the first matching entry of the user's file, the shipped file, or a rule.
+
+    Raises:
+        ValueError: A config file that does not decode, named with the reason.
+    """
+    for entry in (*_user_entries(key.device, os.environ.get(CONFIG_DIR_VARIABLE)), *shipped_entries(key.device)):
+        if entry.matches(key):
+            return entry.config
+    return _rule(key)
+
+
+@functools.cache
+def shipped_entries(device: str) -> tuple[TileEntry, ...]:
+    """Entries of the shipped file of a device; none if there is no such file."""
+    file = resources.files("fa_triton.autotune_configs") / device / "flash_attn.json"
+    return _decode(file.read_bytes(), str(file)) if file.is_file() else ()
+
+
+@functools.cache
+def _user_entries(device: str, folder: str | None) -> tuple[TileEntry, ...]:
+    if not folder:
+        return ()
+    file = Path(folder) / device / "flash_attn.json"
+    return _decode(file.read_bytes(), str(file)) if file.is_file() else ()
+
+
+def _decode(text: bytes, name: str) -> tuple[TileEntry, ...]:
+    try:
+        entries = msgspec.json.decode(text, type=tuple[TileEntry, ...])
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise ValueError(f"tile file {name} must hold a list of tile entries: {error}") from error
+    for entry in entries:
+        for field in ("block_q", "block_kv", "combine_rows", "combine_slots"):
+            size = getattr(entry.config, field)
+            if size < 1 or size & (size - 1):
+                raise ValueError(f"`{field}` in {name} must be a power of two, got {size}")
+    return entries
+
+
+def _rule(key: TileKey) -> TileConfig:
+    """Tiles that fit every Ascend device for dims that no file lists."""
+    block_q = 16 if key.rows <= 16 else 64 if key.head_dim <= 128 else 32
+    block_kv = 128 if key.head_dim <= 128 else 64
+    return TileConfig(block_q, block_kv if key.dtype == "16bit" else 64)
