@@ -203,15 +203,15 @@ def _softmax(
     """Un-normalised weights ``exp(s - max)``, their sum with the sink, and the log-sum-exp."""
     m = s.amax(-1)
     lse = torch.logsumexp(s, -1)
-    if sinks is not None:
-        sink = sinks.to(s.dtype)[:, None].expand_as(m)
+    sink = None if sinks is None else sinks.to(s.dtype)[:, None].expand_as(m)
+    if sink is not None:
         m = torch.maximum(m, sink)
         if problem.lse_includes_sink:
             lse = torch.logaddexp(lse, sink)
     m = torch.where(m == -torch.inf, 0.0, m)
     weights = torch.exp(s - m[..., None])
     total = weights.sum(-1)
-    if sinks is not None:
+    if sink is not None:
         total = total + torch.exp(sink - m)
     return weights, total, torch.where(lse == -torch.inf, torch.inf, lse)
 
