@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def compile_for(
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    report = _with_seconds(report, time.perf_counter() - started)
+    report = replace(report, seconds=round(time.perf_counter() - started, 3))
     cache.store(key, report, directory)
     return report
 
@@ -132,35 +133,36 @@ def _compile(
     directory: Path,
     final: Path,
 ) -> CompileReport:
-    blank: dict[str, Any] = {
-        "kernel": kernel.__name__,
-        "target": device.name,
-        "arch": device.arch,
-        "core": "",
-        "ub_bytes": 0,
-        "ub_limit": device.ub_bytes,
-        "l1_bytes": 0,
-        "l1_limit": device.l1_bytes,
-        "l0c_bytes": 0,
-        "l0c_limit": device.l0c_bytes,
-        "dots": 0,
-        "mmas": 0,
-        "pipelined": False,
-        "pipeline_depth": 1,
-        "rows_shared": False,
-        "relays": 0,
-        "scalar_loops": 0,
-        "retries": (),
-        "seconds": 0.0,
-        "hivm_path": None,
-        "ir_path": str(final),
-        "diagnostics": (),
-    }
+    failed = CompileReport(
+        ok=False,
+        kernel=kernel.__name__,
+        target=device.name,
+        arch=device.arch,
+        core="",
+        ub_bytes=0,
+        ub_limit=device.ub_bytes,
+        l1_bytes=0,
+        l1_limit=device.l1_bytes,
+        l0c_bytes=0,
+        l0c_limit=device.l0c_bytes,
+        dots=0,
+        mmas=0,
+        pipelined=False,
+        pipeline_depth=1,
+        rows_shared=False,
+        relays=0,
+        scalar_loops=0,
+        retries=(),
+        seconds=0.0,
+        hivm_path=None,
+        ir_path=str(final),
+        diagnostics=(),
+    )
     try:
         lowered = lower(kernel, spec, device, options)
     except LoweringError as error:
         (directory / "kernel.ttir.mlir").write_text(error.ir)
-        return CompileReport(ok=False, **(blank | {"diagnostics": (str(error),)}))
+        return replace(failed, diagnostics=(str(error),))
     linalg = mix_mode.as_compiled(lowered.linalg)
     (directory / "kernel.ttir.mlir").write_text(lowered.ttir)
     (directory / "kernel.linalg.mlir").write_text(linalg)
@@ -169,10 +171,10 @@ def _compile(
     for name, texts in done.snapshots.items():
         (directory / f"after-{name}.mlir").write_text(texts[-1])
     source = ttir.read(lowered.ttir, linalg)
-    retries = tuple(dict.fromkeys(note[1].strip() for note in _NOTE.finditer(done.log)))
-    blank |= {"dots": source.dots, "retries": retries}
+    retries = _retries(done.log)
+    failed = replace(failed, dots=source.dots, retries=retries)
     if not done.reached_last_step:
-        return CompileReport(ok=False, **(blank | {"diagnostics": _failure(done.log)}))
+        return replace(failed, diagnostics=_failure(done.log))
     (directory / "stages" / "module.hivm.opt.mlir").rename(directory / "kernel.hivm.mlir")
     (directory / "stages").rmdir()
     facts = hivm.read(done.hivm, done.snapshots, done.log, a5=device.is_a5)
@@ -184,29 +186,31 @@ def _compile(
         )
     problems += [f"silent retry: {retry}" for retry in retries]
     remarks = [line for line in _remarks(done.log) if not any(line in p for p in problems)]
-    found = {
-        "core": facts.core,
-        "ub_bytes": facts.bytes_used["ub"],
-        "l1_bytes": facts.bytes_used["l1"],
-        "l0c_bytes": facts.bytes_used["l0c"],
-        "ub_limit": facts.bytes_limit.get("ub", device.ub_bytes),
-        "l1_limit": facts.bytes_limit.get("l1", device.l1_bytes),
-        "l0c_limit": facts.bytes_limit.get("l0c", device.l0c_bytes),
-        "mmas": facts.mmas,
-        "pipelined": facts.pipeline_depth > 1,
-        "pipeline_depth": facts.pipeline_depth,
-        "rows_shared": facts.rows_shared,
-        "relays": max(0, facts.handoffs - source.computed_operands),
-        "scalar_loops": max(facts.scalar_loops, source.discrete_loops),
-        "hivm_path": str(final / "kernel.hivm.mlir"),
-        "diagnostics": tuple(problems + remarks),
-    }
-    return CompileReport(ok=not problems, **(blank | found))
+    return replace(
+        failed,
+        ok=not problems,
+        core=facts.core,
+        ub_bytes=facts.bytes_used["ub"],
+        l1_bytes=facts.bytes_used["l1"],
+        l0c_bytes=facts.bytes_used["l0c"],
+        ub_limit=facts.bytes_limit.get("ub", device.ub_bytes),
+        l1_limit=facts.bytes_limit.get("l1", device.l1_bytes),
+        l0c_limit=facts.bytes_limit.get("l0c", device.l0c_bytes),
+        mmas=facts.mmas,
+        pipelined=facts.pipeline_depth > 1,
+        pipeline_depth=facts.pipeline_depth,
+        rows_shared=facts.rows_shared,
+        relays=max(0, facts.handoffs - source.computed_operands),
+        scalar_loops=max(facts.scalar_loops, source.discrete_loops),
+        hivm_path=str(final / "kernel.hivm.mlir"),
+        diagnostics=tuple(problems + remarks),
+    )
 
 
 def _failure(log: str) -> tuple[str, ...]:
     """Say why a compile failed, most telling line first."""
-    overflows = list(dict.fromkeys(_OVERFLOW.findall(log)))
+    # The last one is what stands after the compiler's own retries.
+    overflows = list(dict.fromkeys(reversed(_OVERFLOW.findall(log))))
     errors = [
         re.sub(r"^.*?error: ", "", line).strip()
         for line in log.splitlines()
@@ -216,12 +220,14 @@ def _failure(log: str) -> tuple[str, ...]:
     return tuple((overflows + unique)[:4]) or ("the compiler failed without a diagnostic",)
 
 
+def _retries(log: str) -> tuple[str, ...]:
+    """List what the compiler switched off, from its closing summary if there is one."""
+    notes = list(dict.fromkeys(note[1].strip() for note in _NOTE.finditer(log)))
+    return tuple([note for note in notes if note.startswith("Due to")] or notes)
+
+
 def _remarks(log: str) -> list[str]:
     lines = [match[0].strip() for match in _REVERT.finditer(log)]
     lines += [line.strip() for line in log.splitlines() if "warning:" in line.lower()]
     short = [re.sub(r"^.*?warning: ", "warning: ", line)[:200] for line in lines]
     return [line for line in dict.fromkeys(short) if not _NOISE.search(line)][:6]
-
-
-def _with_seconds(report: CompileReport, seconds: float) -> CompileReport:
-    return CompileReport.from_dict(report.to_dict() | {"seconds": round(seconds, 3)})

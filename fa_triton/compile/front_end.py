@@ -116,7 +116,9 @@ def lower(
     gpu_target = GPUTarget("npu", target.arch, 0)
     backend = AscendBackend(gpu_target)
     parsed = backend.parse_options(dict(options))
-    attributes = AscendAttrsDescriptor.from_hints(spec.hints)
+    # Annotated as a list of pairs, used as a mapping.
+    hints: Any = spec.hints
+    attributes = AscendAttrsDescriptor.from_hints(hints)
     source = ASTSource(kernel, spec.types, spec.constants, attributes)
     context = ir.context()
     ir.load_dialects(context)
