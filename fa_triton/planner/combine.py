@@ -9,9 +9,6 @@ import numpy as np
 from fa_triton.planner.cost import partial_cycles
 from fa_triton.planner.schedule import TASK_WORDS
 
-# half rows start at a multiple of so many columns, rows of fewer than two such parts stay whole
-COLUMN_STEP = 32
-
 
 @dataclass(frozen=True, eq=False)
 class SplitRows:
@@ -52,10 +49,10 @@ def schedule_combine(split: SplitRows, num_aiv: int, columns: int) -> CombineSch
         none = np.zeros((0, TASK_WORDS), dtype=np.int64)
         return CombineSchedule(none, np.zeros((num_aiv, 2), dtype=np.int64), 0)
     whole = _deal(split, num_aiv, [(0, columns)])
-    half = -(-columns // (2 * COLUMN_STEP)) * COLUMN_STEP
-    if half >= columns:
+    if columns % 2:
         return whole
-    halves = _deal(split, num_aiv, [(0, half), (half, columns - half)])
+    half = columns // 2
+    halves = _deal(split, num_aiv, [(0, half), (half, half)])
     return halves if halves.makespan < whole.makespan else whole
 
 

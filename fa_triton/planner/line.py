@@ -71,7 +71,7 @@ class Line:
         self._write_cycles = partial_cycles(grid.rows, columns)
         self.max_block = int(self._block_cycles.max(initial=0))
         self.max_write = int(self._write_cycles.max(initial=0))
-        self.num_blocks = int((np.diff(np.append(0, np.cumsum(grid.blocks))[grid.offsets])).sum())
+        self.num_blocks = int(grid.blocks.sum()) * grid.heads
 
     @property
     def start(self) -> Cut:
