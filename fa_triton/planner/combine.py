@@ -9,6 +9,9 @@ import numpy as np
 from fa_triton.planner.cost import partial_cycles
 from fa_triton.planner.schedule import TASK_WORDS
 
+# rows are halved where both halves keep whole groups of so many columns
+COLUMN_STEP = 8
+
 
 @dataclass(frozen=True, eq=False)
 class SplitRows:
@@ -49,7 +52,7 @@ def schedule_combine(split: SplitRows, num_aiv: int, columns: int) -> CombineSch
         none = np.zeros((0, TASK_WORDS), dtype=np.int64)
         return CombineSchedule(none, np.zeros((num_aiv, 2), dtype=np.int64), 0)
     whole = _deal(split, num_aiv, [(0, columns)])
-    if columns % 2:
+    if columns % (2 * COLUMN_STEP):
         return whole
     half = columns // 2
     halves = _deal(split, num_aiv, [(0, half), (half, half)])
