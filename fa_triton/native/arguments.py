@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -51,6 +52,21 @@ def plain(value: Any) -> Any:
     return value
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """Where a call's tensors and integers are (with whether they are not to be specialised).
+
+    Attributes:
+        tensors: Pointers.
+        integers: Run-time integers.
+        verbatim: Arguments whose value itself decides about the variant.
+    """
+
+    tensors: tuple[tuple[int, bool], ...]
+    integers: tuple[tuple[int, bool], ...]
+    verbatim: tuple[int, ...]
+
+
 class Arguments:
     """Binds and specialises the arguments of one kernel.
 
@@ -67,6 +83,7 @@ class Arguments:
         self._loose = frozenset(
             number for number, p in enumerate(self._parameters) if p.do_not_specialize
         )
+        self._layouts: dict[tuple[type, ...], _Layout] = {}
         self._defaults = {p.name: p.default for p in self._parameters if p.has_default}
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -103,63 +120,80 @@ class Arguments:
                 )
         return values
 
-    def launch_key(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
-        """Key that is equal for calls of one variant, and the values to pack.
+    def launch_key(self, values: list[Any]) -> tuple[tuple[Any, ...], list[Any]]:
+        """Key that is equal for calls of one variant, and the numbers to pack.
 
-        This runs at every launch: one or two cheap key items per argument, no hashing of text.
+        This runs at every launch, so arguments are sorted by type once per combination of types
+        and only what decides about the variant is looked at.
 
         Args:
             values: What ``bind`` returned.
 
         Returns:
-            The key; addresses and numbers for the argument slots (arguments that turn out to be
-            compile-time values, that is None and 1, included).
+            The key; values in parameter order with addresses in place of tensors.
+
+        Raises:
+            TypeError: An argument is no tensor, number, or compile-time value.
+            RuntimeError: A tensor is not on the CPU.
         """
-        key: list[Any] = []
-        packed: list[Any] = []
-        loose = self._loose
-        for position, (constant, value) in enumerate(zip(self._constant, values, strict=True)):
-            kind = type(value)
-            if constant:
-                if kind is constexpr:
-                    value = value.value
-                    kind = type(value)
-                key.append(value)
-                key.append(kind)
-            elif kind is torch.Tensor or isinstance(value, torch.Tensor):
-                if not value.is_cpu:
-                    raise RuntimeError(
-                        f"kernel `{self.kernel.__name__}`: `{self.names[position]}` must be on "
-                        f"cpu, got {value.device}"
-                    )
-                address = value.data_ptr()
-                key.append(value.dtype)
-                key.append(position in loose or not address % _ALIGNMENT)
-                packed.append(address)
-            elif kind is int:
-                if value not in _INT32:
-                    key.append((value in _INT64, value in _UINT64))
-                if position not in loose:
-                    key.append(1 if value == 1 else 16 if not value % _ALIGNMENT else 0)
-                packed.append(value)
-            elif value is None:
-                key.append(None)
-            elif kind is float:
-                key.append(float)
-                packed.append(value)
-            elif kind is bool:
-                key.append(bool)
-                key.append(value)
-                packed.append(value)
-            else:
-                simple = plain(value)
-                if type(simple) not in (int, float, bool):
-                    raise TypeError(
-                        f"kernel `{self.kernel.__name__}`: `{self.names[position]}` must be a "
-                        f"tensor, a number or None, got {type(value).__name__}"
-                    )
-                return self.launch_key([plain(v) for v in values])
+        types = tuple(map(type, values))
+        layout = self._layouts.get(types)
+        if layout is None:
+            values = self._unwrap(values)
+            types = tuple(map(type, values))
+            layout = self._layouts.get(types)
+            if layout is None:
+                layout = self._layouts[types] = self._layout(types)
+        packed = values[:]
+        key: list[Any] = [types]
+        for position, loose in layout.tensors:
+            tensor = values[position]
+            if not tensor.is_cpu:
+                raise RuntimeError(
+                    f"kernel `{self.kernel.__name__}`: `{self.names[position]}` must be on cpu, "
+                    f"got {tensor.device}"
+                )
+            address = packed[position] = tensor.data_ptr()
+            key.append(tensor.dtype)
+            key.append(loose or not address & 15)
+        for position, loose in layout.integers:
+            value = values[position]
+            key.append(loose or (2 if value == 1 else not value & 15))
+            if not -0x80000000 <= value <= 0x7FFFFFFF:
+                key.append(value < 2**63)
+        for position in layout.verbatim:
+            key.append(values[position])
         return tuple(key), packed
+
+    def _unwrap(self, values: Sequence[Any]) -> list[Any]:
+        """Replace numpy and torch scalars and constexpr objects by what they hold."""
+        unwrapped = []
+        for name, constant, given in zip(self.names, self._constant, values, strict=True):
+            value = given.value if isinstance(given, constexpr) else plain(given)
+            if not constant and not isinstance(value, int | float | torch.Tensor | None):
+                raise TypeError(
+                    f"kernel `{self.kernel.__name__}`: `{name}` must be a tensor, a number or "
+                    f"None, got {type(given).__name__}"
+                )
+            if constant and type(value).__hash__ is None:
+                raise TypeError(
+                    f"kernel `{self.kernel.__name__}`: `{name}` must be a hashable compile-time "
+                    f"value, got {type(value).__name__}"
+                )
+            unwrapped.append(value)
+        return unwrapped
+
+    def _layout(self, types: Sequence[type]) -> _Layout:
+        tensors, integers, verbatim = [], [], []
+        for position, kind in enumerate(types):
+            loose = position in self._loose
+            if self._constant[position] or kind is bool:
+                verbatim.append(position)
+            elif issubclass(kind, torch.Tensor):
+                tensors.append((position, loose))
+            elif issubclass(kind, int):
+                integers.append((position, loose))
+        return _Layout(tuple(tensors), tuple(integers), tuple(verbatim))
 
     def specialize(self, values: Sequence[Any]) -> Specialization:
         """Types, compile-time values and alignment of a call, as Triton derives them.
@@ -227,21 +261,19 @@ class Arguments:
             specialization: The variant's specialisation.
             types: MLIR types of its run-time arguments.
         """
-        runtime = [name for name, kind in specialization.signature.items() if kind != "constexpr"]
-        keep = [i for i, name in enumerate(runtime) if name not in specialization.constants]
-        unsigned = {name for name, kind in specialization.signature.items() if kind == "u64"}
-        layout = "<" + "".join(
-            "Q" if runtime[i] in unsigned else _SLOTS.get(kind, "q")
-            for i, kind in zip(keep, types, strict=True)
+        keep = [
+            position
+            for position, (name, kind) in enumerate(specialization.signature.items())
+            if kind != "constexpr" and name not in specialization.constants
+        ]
+        kinds = list(specialization.signature.values())
+        form = "<" + "".join(
+            "Q" if kinds[position] == "u64" else _SLOTS.get(mlir_type, "q")
+            for position, mlir_type in zip(keep, types, strict=True)
         )
-        pack = struct.Struct(layout).pack
-        if len(keep) == len(runtime):
-            return lambda values: pack(*values)
-        if not keep:
-            return lambda _: b""
-        if len(keep) == 1:
-            only = keep[0]
-            return lambda values: pack(values[only])
+        pack = struct.Struct(form).pack
+        if len(keep) < 2:
+            return lambda values: pack(*(values[position] for position in keep))
         select = operator.itemgetter(*keep)
         return lambda values: pack(*select(values))
 

@@ -15,6 +15,7 @@ from fa_triton.native import cache
 from fa_triton.native.errors import LoweringError
 from fa_triton.native.fingerprint import fingerprint
 from fa_triton.native.front_end import Specialization, source_file, to_linalg
+from fa_triton.native.guarded_access import guard_masked_accesses
 from fa_triton.native.library_calls import add_library_bodies
 from fa_triton.native.linalg_edits import drop_hints, split_row_extrema, widen_matmul_operands
 from fa_triton.native.llvm_ir import DRIVER, KernelSignature, finish, kernel_signature, translate
@@ -49,6 +50,7 @@ class Variant:
 def to_llvm_dialect(linalg: str) -> str:
     """Lower the Linalg module to the LLVM dialect."""
     text, has_bodies = add_library_bodies(drop_hints(linalg))
+    text = guard_masked_accesses(text)
     text = split_row_extrema(widen_matmul_operands(text))
     text = run_passes(text, (*(INLINE if has_bodies else ()), *BUFFERIZE))
     text = _MEMREF_COPY.sub(r"linalg.copy ins(\1 : \3) outs(\2 : \4)", text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -177,9 +178,9 @@ def _three(grid: Any, kernel: str) -> tuple[int, int, int]:
     if not 1 <= len(sizes) <= 3:
         raise ValueError(f"kernel `{kernel}`: `grid` must have 1 to 3 axes, got {grid!r}")
     try:
-        nx, ny, nz = (int(size.__index__()) for size in (*sizes, 1, 1)[:3])
-    except AttributeError:
+        nx, ny, nz = map(operator.index, (*sizes, 1, 1)[:3])
+    except TypeError:
         raise TypeError(f"kernel `{kernel}`: `grid` must hold integers, got {grid!r}") from None
-    if min(nx, ny, nz) < 0:
+    if nx < 0 or ny < 0 or nz < 0:
         raise ValueError(f"kernel `{kernel}`: `grid` must not be negative, got {grid!r}")
     return nx, ny, nz
