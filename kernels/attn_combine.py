@@ -14,6 +14,12 @@ from ._softmax import MASKED, MAX_START, PROPAGATE, add_sink, log_sum_exp, norma
 
 TASK_WORDS_PER_SEGMENT = tl.constexpr(16)
 
+# scalars whose value changes from call to call without a better kernel for it
+_PLAIN_SCALARS = (
+    "ranges_word tasks_word block_q num_aiv slots_per_section seqlen_q num_units "
+    "stride_ob stride_ot stride_on stride_lb stride_lt stride_ln stride_sink"
+).split()
+
 
 @triton.jit
 def _merge_slots(part_acc, part_max, part_sum, slot_row, slots, block_q, o_r, o_d, m_row,
@@ -39,7 +45,7 @@ def _merge_slots(part_acc, part_max, part_sum, slot_row, slots, block_q, o_r, o_
     return m, l, acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_PLAIN_SCALARS)
 def attn_combine(
     # inputs
     part_acc,  # [slots, block_q, D] f32

@@ -20,6 +20,13 @@ from ._softmax import MASKED, MAX_START, PROPAGATE, add_sink, log_sum_exp, norma
 HEADER_WORDS = tl.constexpr(16)
 SEGMENT_WORDS = tl.constexpr(16)
 
+# scalars whose value changes from call to call without a better kernel for it
+_PLAIN_SCALARS = (
+    "block_q block_kv num_aic slots_per_section seqlen_q seqlen_kv win_left win_right num_units units_per_kv "
+    "stride_qb stride_qt stride_qn stride_kb stride_kn stride_vb stride_vn stride_ob stride_ot stride_on "
+    "stride_lb stride_lt stride_ln stride_sink"
+).split()
+
 
 @triton.jit
 def _tile_rows(bn, row, block_q, cu_seqlens_q, seqused_q, seqlen_q, num_units, GROUP: tl.constexpr,
@@ -83,7 +90,7 @@ def _attend(
     return m, l, acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_PLAIN_SCALARS)
 def attn_forward(
     # inputs, fp16 | bf16 | fp32; last dimension dense
     q,

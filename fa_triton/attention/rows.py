@@ -79,4 +79,6 @@ def row_units(problem: BatchProblem, header: Header) -> RowUnits:
         kind = RowKind.HEAD_MAJOR
     else:
         kind = RowKind.PACKED
-    return RowUnits(kind, problem.num_heads_kv, 1, group)
+    # head-major tiles lie in one query head, so their tensors count query heads
+    units_per_kv = group if kind is RowKind.HEAD_MAJOR else 1
+    return RowUnits(kind, problem.num_heads_kv, units_per_kv, group)
