@@ -83,13 +83,13 @@ class Runner:
             variant: Key of the variant, for the log: compile or debug this one alone.
             **kwargs: The kernel's arguments by name, and launch options.
         """
-        options = [name for name in kwargs if name not in self._names]
-        for name in options:
-            if name not in LAUNCH_OPTIONS:
-                raise TypeError(
-                    f"kernel `{self.kernel.__name__}` must get arguments it has or launch "
-                    f"options, got `{name}`"
-                )
+        options = kwargs.keys() - self._names
+        if not options <= LAUNCH_OPTIONS:
+            unknown = ", ".join(f"`{name}`" for name in sorted(options - LAUNCH_OPTIONS))
+            raise TypeError(
+                f"kernel `{self.kernel.__name__}` must get arguments it has or launch options, "
+                f"got {unknown}"
+            )
         device = _device_of(args, kwargs)
         if variant and logger.isEnabledFor(logging.DEBUG):
             logger.debug("launch %s on %s", variant, device.type)
@@ -104,7 +104,11 @@ class Runner:
         native = self._native
         if native is None:
             if _is_interpreted(self.kernel):
-                _interpret(self.kernel, grid, args, kwargs)
+                from fa_triton.interpreter import launch
+                from fa_triton.native.arguments import plain
+
+                plain_kwargs = {name: plain(value) for name, value in kwargs.items()}
+                launch(self.kernel, grid, [plain(value) for value in args], plain_kwargs)
                 return
             from fa_triton.native.kernel import NativeKernel
 
@@ -172,13 +176,6 @@ def _is_interpreted(kernel: Any) -> bool:
             f"{cpu_mode()}"
         )
     return interpreted
-
-
-def _interpret(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    from fa_triton.interpreter import prepare
-
-    prepare()
-    kernel[(grid,) if isinstance(grid, int) else grid](*args, **kwargs)
 
 
 @functools.lru_cache(maxsize=None)
