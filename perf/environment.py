@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import platform
 import subprocess
 import sys
@@ -13,14 +14,33 @@ TOOLCHAIN = ("torch", "triton-ascend", "ascendnpu-ir", "llvmlite", "numpy")
 ROOT = Path(__file__).resolve().parent.parent
 
 
+CPUINFO = Path("/proc/cpuinfo")
+
+# Keep torch's libraries from AMX, the matrix unit of some processors.
+WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "MKL_ENABLE_INSTRUCTIONS": "AVX512"}
+
+
+def _cpuinfo(*names: str) -> str:
+    if CPUINFO.exists():
+        for line in CPUINFO.read_text().splitlines():
+            if line.startswith(names):
+                return line.partition(":")[2].strip()
+    return ""
+
+
 def cpu_name() -> str:
     """Return the processor's name as the system tells it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith(("model name", "Model")):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return _cpuinfo("model name", "Model") or platform.processor() or platform.machine()
+
+
+def has_amx() -> bool:
+    """Whether the processor multiplies bf16 matrices in a unit of their own."""
+    return "amx_bf16" in _cpuinfo("flags").split()
+
+
+def amx_is_disabled() -> bool:
+    """Whether this process runs with :data:`WITHOUT_AMX`."""
+    return all(os.environ.get(name) == value for name, value in WITHOUT_AMX.items())
 
 
 def _version(package: str) -> str | None:

@@ -12,6 +12,9 @@ from perf.shapes import Tensors, Workload
 
 # RMS error of ours over that of an emulation that rounds only what must be stored.
 MAX_ERROR_RATIO = 1.1
+# In fp32 nothing but the order of the sums differs: a kernel adds 4096 keys tile by tile, torch's
+# matmul in the emulation pairwise (SDPA itself: 2.2 in the decode workload).
+MAX_ERROR_RATIO_FP32 = 4.0
 
 
 @dataclass(frozen=True)
@@ -22,11 +25,13 @@ class Accuracy:
         ours: Of the result that was checked.
         emulation: Of exact arithmetic that rounds P and the result to the input dtype.
         max_error: Largest absolute error of ours.
+        limit: Largest allowed ratio of the two.
     """
 
     ours: float
     emulation: float
     max_error: float
+    limit: float
 
     @property
     def ratio(self) -> float:
@@ -36,7 +41,7 @@ class Accuracy:
     @property
     def passed(self) -> bool:
         """Whether a timing of this result means something."""
-        return self.ratio <= MAX_ERROR_RATIO
+        return self.ratio <= self.limit
 
 
 def check(workload: Workload, tensors: Tensors, result: torch.Tensor) -> Accuracy:
@@ -50,4 +55,5 @@ def check(workload: Workload, tensors: Tensors, result: torch.Tensor) -> Accurac
         ours=error.square().mean().sqrt().item(),
         emulation=(rounded.double() - exact).square().mean().sqrt().item(),
         max_error=error.abs().max().item(),
+        limit=MAX_ERROR_RATIO_FP32 if result.dtype == torch.float32 else MAX_ERROR_RATIO,
     )

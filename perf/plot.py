@@ -31,22 +31,32 @@ def _of_kind(results: Iterable[Result], kind: str) -> list[Result]:
     return [r for r in results if r["kind"] == kind]
 
 
+def _peer_has_amx(result: Result) -> bool:
+    return result["peer_amx"]
+
+
 def table(results: list[Result]) -> str:
     """Return the README's performance section: ratios, first calls, where they come from."""
     timings = _of_kind(results, "timing")
     many = max(r["threads"] for r in timings)
-    ratios: dict[tuple[str, str], dict[int, Result]] = {}
+    amx = any(map(_peer_has_amx, timings))
+    rows: dict[tuple[str, str], dict[str, Result]] = {}
     for r in timings:
-        ratios.setdefault((r["workload"], r["dtype"]), {})[r["threads"]] = r
+        column = "many" if r["threads"] == many > 1 else "one"
+        if amx and r["dtype"] == "bf16" and not _peer_has_amx(r):
+            column = "no_amx"
+        rows.setdefault((r["workload"], r["dtype"]), {})[column] = r
+    columns = {"one": "one thread, CPU time", "many": f"{many} threads, elapsed"}
+    if amx:
+        columns["no_amx"] = "one thread, torch without AMX"
     lines = [
-        f"| workload | dtype | one thread, CPU time | {many} threads, elapsed | fastest peer |",
-        "|---|---|---|---|---|",
+        f"| workload | dtype | {' | '.join(columns.values())} | fastest peer |",
+        "|---" * (len(columns) + 3) + "|",
     ]
-    for (workload, dtype), by_threads in ratios.items():
-        one, all_cores = by_threads.get(1), by_threads.get(many)
-        cells = [f"{r['ratio']:.2f}" if r else "" for r in (one, all_cores)]
-        peer = (one or all_cores or {})["peer"]
-        lines.append(f"| {workload} | {dtype} | {cells[0]} | {cells[1]} | {peer} |")
+    for (workload, dtype), found in rows.items():
+        cells = [f"{found[c]['ratio']:.2f}" if c in found else "" for c in columns]
+        peer = next(iter(found.values()))["peer"]
+        lines.append(f"| {workload} | {dtype} | {' | '.join(cells)} | {peer} |")
     first = _of_kind(results, "first_call")
     if first:
         lines += [
@@ -77,6 +87,8 @@ def plot(results: list[Result], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     timings = _of_kind(results, "timing")
+    if any(map(_peer_has_amx, timings)):
+        timings = list(filter(_peer_has_amx, timings))
     counts = sorted({r["threads"] for r in timings})
     workloads = list(dict.fromkeys(r["workload"] for r in timings))
     figure, axes = plt.subplots(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
 import sys
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +17,7 @@ from rich.console import Console
 
 from perf import first_call
 from perf.candidates import ours, peers
-from perf.environment import provenance
+from perf.environment import WITHOUT_AMX, amx_is_disabled, has_amx, provenance
 from perf.gate import check
 from perf.shapes import DTYPES, WORKLOADS, make_tensors
 from perf.timing import Timing, compare, torch_threads
@@ -23,7 +25,7 @@ from perf.timing import Timing, compare, torch_threads
 RESULTS = Path(__file__).parent / "results"
 OURS = "fa_triton"
 
-app = typer.Typer(add_completion=False, no_args_is_help=True)
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console()
 
 
@@ -65,6 +67,7 @@ def _measure(workload: str, dtype: str, threads: list[int], rounds: int) -> list
                 "threads": count,
                 "measure": "cpu" if count == 1 else "wall",
                 "peer": peer,
+                "peer_amx": has_amx() and not amx_is_disabled(),
                 "ratio": round(ratio, 4),
                 "error_ratio": round(accuracy.ratio, 4),
                 "max_error": accuracy.max_error,
@@ -91,6 +94,21 @@ def _first_calls(workloads: list[str], dtype: str) -> list[dict[str, Any]]:
     return lines
 
 
+def _without_amx(workloads: list[str], dtypes: list[str], rounds: int) -> list[dict[str, Any]]:
+    """Time bf16 again in a process whose peer has the instructions that our path has."""
+    if "bf16" not in dtypes or not has_amx() or amx_is_disabled():
+        return []
+    console.print("the same with AMX, which our path does not use, denied to torch:")
+    with tempfile.TemporaryDirectory(prefix="fa_triton_perf_") as folder:
+        output = Path(folder) / "cpu.jsonl"
+        command = [sys.executable, "-m", "perf.run", "cpu", "--dtype", "bf16", "--threads", "1"]
+        command += ["--rounds", str(rounds), "--no-first-calls", "--output", str(output)]
+        for name in workloads:
+            command += ["--workload", name]
+        subprocess.run(command, env=dict(os.environ, **WITHOUT_AMX), check=True)
+        return [json.loads(line) for line in output.read_text().splitlines()]
+
+
 @app.command()
 def cpu(
     workload: Annotated[list[str] | None, typer.Option(help="Only these workloads.")] = None,
@@ -115,6 +133,8 @@ def cpu(
     for name in workloads:
         for kind in dtypes:
             lines += _measure(name, kind, counts, rounds)
+    if 1 in counts:
+        lines += _without_amx(workloads, dtypes, rounds)
     if first_calls:
         lines += _first_calls(workloads, dtypes[0])
     output.parent.mkdir(parents=True, exist_ok=True)
