@@ -31,7 +31,7 @@ def check_mask(
 
     A window of 2^30 keys or more is reported as unlimited (-1), which is the same mask.
     """
-    mode = as_int("mask_mode", mask_mode, none_is=NO_MASK, minimum=0)
+    mode = as_int("mask_mode", mask_mode, none_is=NO_MASK)
     if mode not in (NO_MASK, CAUSAL, WINDOW):
         raise ValueError(f"`mask_mode` must be 0 (none), 3 (causal) or 4 (window), got {mode}")
     left = as_int("win_left", win_left, none_is=-1, minimum=-1)

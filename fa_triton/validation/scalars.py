@@ -8,7 +8,9 @@ import operator
 from collections.abc import Sequence
 
 
-def as_int(name: str, value: object, *, none_is: int | None = None, minimum: int) -> int:
+def as_int(
+    name: str, value: object, *, none_is: int | None = None, minimum: int | None = None
+) -> int:
     """Return ``value`` as an int of at least ``minimum``; None counts as ``none_is``."""
     if value is None and none_is is not None:
         return none_is
@@ -18,7 +20,7 @@ def as_int(name: str, value: object, *, none_is: int | None = None, minimum: int
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"`{name}` must be an int, got {type(value).__name__}") from None
-    if number < minimum:
+    if minimum is not None and number < minimum:
         raise ValueError(f"`{name}` must be at least {minimum}, got {number}")
     return number
 
