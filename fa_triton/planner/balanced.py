@@ -28,6 +28,8 @@ from fa_triton.planner.work import AttnWork
 
 # the search ends when the budget is known to this share of it
 _BUDGET_PRECISION = 2**-15
+# so many steps of it follow the work left over or the room left, the others bisect
+_GUIDED_PROBES = 3
 # larger budgets that are tried because they cut fewer row blocks
 _RELAXED_BUDGETS = (1.02, 1.06, 1.15, 1.35, 1.7)
 
@@ -80,7 +82,7 @@ def plan(
     else:
         # rows without a visible key still need a core that writes them
         cuts = [line.start, line.end] if grid.rows.size else [line.end]
-        best = _candidate(Division(cuts, 0), grid, num_aiv, work.columns)
+        best = _candidate(Division(cuts, 0, 0), grid, num_aiv, work.columns)
     return _assemble(work, grid, best, num_aic, num_aiv, block_q, block_kv, one_head_rows)
 
 
@@ -88,36 +90,45 @@ def _search(line: Line, num_aic: int, num_aiv: int, columns: int) -> _Candidate:
     """Best division over cut and uncut row blocks and over the budget."""
     cores = min(num_aic, line.num_blocks)
     least = -(-line.total // cores)
-    upper = least + line.max_block + 2 * line.max_write
-    division = _smallest_division(line, cores, least, upper, split=True)
+    division = _smallest_division(line, cores, least, None, split=True)
     best = _candidate(division, line.grid, num_aiv, columns)
     for factor in _RELAXED_BUDGETS:
         budget = int(division.makespan * factor)
         if budget + BARRIER_CYCLES >= best.makespan:
             break
         relaxed = line.divide(cores, budget, split=True)
-        if relaxed is not None:
+        if isinstance(relaxed, Division):
             candidate = _candidate(relaxed, line.grid, num_aiv, columns)
             best = min(best, candidate, key=lambda c: c.makespan)
     if best.division.splits_rows:
         whole = line.divide(cores, best.makespan, split=False)
-        if whole is not None:
-            whole = _smallest_division(line, cores, least, whole.makespan, split=False)
+        if isinstance(whole, Division):
+            whole = _smallest_division(line, cores, least, whole, split=False)
             best = _candidate(whole, line.grid, num_aiv, columns)
     return best
 
 
-def _smallest_division(line: Line, cores: int, least: int, upper: int, *, split: bool) -> Division:
-    """Bisect the budget between ``least`` and ``upper``, which is known to suffice."""
-    best = None
-    while upper - least > upper * _BUDGET_PRECISION or best is None:
-        budget = (least + upper) // 2 if best is not None else upper
-        division = line.divide(cores, budget, split=split)
-        if division is None:
-            least = budget + 1
+def _smallest_division(
+    line: Line, cores: int, least: int, best: Division | None, *, split: bool
+) -> Division:
+    """Search the smallest budget that suffices, from ``least`` cycles up to that of ``best``."""
+    enough = least + line.max_block + 2 * line.max_write
+    upper = best.makespan if best else enough
+    # cores waste half a block and write one partial on average
+    guess = min(least + line.max_block // 2 + line.max_write, upper)
+    probes = 0
+    while best is None or upper - least > upper * _BUDGET_PRECISION:
+        probes += 1
+        budget = min(max(guess, least), upper)
+        outcome = line.divide(cores, budget, split=split)
+        if isinstance(outcome, Division):
+            best, upper = outcome, outcome.makespan
+            guess = upper - outcome.slack // cores - 1
         else:
-            best = division
-            upper = min(budget, division.makespan) if budget > least else least
+            least = outcome.next_budget
+            guess = budget + outcome.rest // cores + 1
+        if probes > _GUIDED_PROBES:
+            guess = (least + upper) // 2
     return best
 
 
@@ -128,7 +139,7 @@ def _candidate(division: Division, grid: RowGrid, num_aiv: int, columns: int) ->
 
 def _split_rows(division: Division, grid: RowGrid) -> SplitRows:
     """Row blocks with a cut inside; slots are numbered along the line."""
-    inside = np.array([cut[:3] for cut in division.cuts if cut.block], dtype=np.int64)
+    inside = np.array([cut[:3] for cut in division.cuts if cut[3]], dtype=np.int64)
     inside = inside.reshape(-1, 3)
     changes = np.append(True, (inside[1:] != inside[:-1]).any(axis=1))[: len(inside)]
     begin = np.flatnonzero(changes)

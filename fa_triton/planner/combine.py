@@ -11,6 +11,8 @@ from fa_triton.planner.schedule import TASK_WORDS
 
 # rows are halved where both halves keep whole groups of so many columns
 COLUMN_STEP = 8
+# with so many rows per vector core halves would not even the load out any more
+MANY_ROWS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,7 @@ class CombineSchedule:
 def schedule_combine(split: SplitRows, num_aiv: int, columns: int) -> CombineSchedule:
     """Deal the rows of all split row blocks out over the vector cores.
 
-    The unit of work is one row, or half a row where that shortens the slowest core. Units stay in
+    The unit of work is one row, or half a row where there are few. Units stay in
     slot order, so that a vector core reads neighbouring slots; neighbouring rows of one row block
     on one core become one task.
 
@@ -51,12 +53,11 @@ def schedule_combine(split: SplitRows, num_aiv: int, columns: int) -> CombineSch
     if split.bn.size == 0:
         none = np.zeros((0, TASK_WORDS), dtype=np.int64)
         return CombineSchedule(none, np.zeros((num_aiv, 2), dtype=np.int64), 0)
-    whole = _deal(split, num_aiv, [(0, columns)])
-    if columns % (2 * COLUMN_STEP):
-        return whole
-    half = columns // 2
-    halves = _deal(split, num_aiv, [(0, half), (half, half)])
-    return halves if halves.makespan < whole.makespan else whole
+    parts = [(0, columns)]
+    if split.rows.sum() < MANY_ROWS * num_aiv and columns % (2 * COLUMN_STEP) == 0:
+        half = columns // 2
+        parts = [(0, half), (half, half)]
+    return _deal(split, num_aiv, parts)
 
 
 def _deal(split: SplitRows, num_aiv: int, parts: list[tuple[int, int]]) -> CombineSchedule:

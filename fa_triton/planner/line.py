@@ -9,43 +9,48 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from fa_triton.planner.cost import CYCLES_PER_UNIT, partial_cycles
 from fa_triton.planner.row_grid import RowGrid
 
-
-class Cut(NamedTuple):
-    """A place on the line between two key blocks.
-
-    Attributes:
-        seq: Sequence; the batch size at the end of the line.
-        head: Head of the sequence.
-        row: Row block as an index of the flattened grid.
-        block: Key blocks of the row block before the cut; 0 at the start of a row block.
-        cycles: Coordinate.
-    """
-
-    seq: int
-    head: int
-    row: int
-    block: int
-    cycles: int
+# sequence, head, row block as an index of the flattened grid, key blocks before the cut
+Cut = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
 class Division:
-    """Cuts ``[cores+1]`` from the start of the line to its end, and the largest load."""
+    """A line cut into one range per core.
+
+    Attributes:
+        cuts: ``[ranges+1]`` from the start of the line to its end; a cut of 0 key blocks lies
+            between two row blocks. The end is (batch size, 0, row blocks of the grid, 0).
+        makespan: Largest load.
+        slack: What the last core could have taken in addition.
+    """
 
     cuts: list[Cut]
     makespan: int
+    slack: int
 
     @property
     def splits_rows(self) -> bool:
         """Whether any row block is shared."""
-        return any(cut.block for cut in self.cuts)
+        return any(cut[3] for cut in self.cuts)
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A budget that does not reach the end of the line.
+
+    Attributes:
+        rest: Cycles left over.
+        next_budget: Smallest budget that changes any cut.
+    """
+
+    rest: int
+    next_budget: int
 
 
 class Line:
@@ -62,81 +67,78 @@ class Line:
         head_cycles = np.diff(row_sums[grid.offsets])
         seq_sums = np.zeros(grid.batch_size + 1, dtype=np.int64)
         np.cumsum(head_cycles * grid.heads, out=seq_sums[1:])
+        block_cycles = grid.norm * CYCLES_PER_UNIT
+        write_cycles = partial_cycles(grid.rows, columns)
         self.total = int(seq_sums[-1])
-        self._seq_sums: list[int] = seq_sums.tolist()
-        self._head_cycles: list[int] = head_cycles.tolist()
-        self._row_sums: list[int] = row_sums.tolist()
-        self._offsets: list[int] = grid.offsets.tolist()
-        self._block_cycles = grid.norm * CYCLES_PER_UNIT
-        self._write_cycles = partial_cycles(grid.rows, columns)
-        self.max_block = int(self._block_cycles.max(initial=0))
-        self.max_write = int(self._write_cycles.max(initial=0))
         self.num_blocks = int(grid.blocks.sum()) * grid.heads
+        self.max_block = int(block_cycles.max(initial=0))
+        self.max_write = int(write_cycles.max(initial=0))
+        self._seq_sums: list[int] = seq_sums.tolist()
+        # memory views: few elements are read, but as Python integers
+        self._head_cycles = memoryview(head_cycles)
+        self._row_sums = memoryview(row_sums)
+        self._offsets = memoryview(grid.offsets)
+        self._block_cycles = memoryview(block_cycles)
+        self._write_cycles = memoryview(write_cycles)
 
     @property
     def start(self) -> Cut:
-        """The first row block of the batch."""
-        seq = bisect_right(self._offsets, 0) - 1
-        return Cut(seq, 0, 0, 0, 0)
+        """Before the first row block of the batch."""
+        return (int(np.searchsorted(self.grid.offsets, 0, side="right")) - 1, 0, 0, 0)
 
     @property
     def end(self) -> Cut:
-        """The end of the line."""
-        return Cut(self.grid.batch_size, 0, self._offsets[-1], 0, self.total)
+        """Behind the last row block of the batch."""
+        return (self.grid.batch_size, 0, self._offsets[-1], 0)
 
-    def divide(self, cores: int, budget: int, *, split: bool) -> Division | None:
+    def divide(self, cores: int, budget: int, *, split: bool) -> Division | Shortfall:
         """Let every core in turn take as much as fits its budget.
 
-        Taking the most is optimal here: from a later start a core never ends earlier.
+        Taking the most is optimal: from a later start a core never ends earlier.
 
         Args:
             cores: Cores.
             budget: Cycles per core, writing of partial rows included.
             split: Whether row blocks may be cut.
-
-        Returns:
-            The division, or None where the budget is too small.
         """
-        cut = self.start
-        cuts = [cut]
-        makespan = 0
+        seq_sums, head_cycles, offsets = self._seq_sums, self._head_cycles, self._offsets
+        row_sums, block_cycles = self._row_sums, self._block_cycles
+        write_cycles, total = self._write_cycles, self.total
+        cuts = [self.start]
+        at = makespan = head_write = 0
+        shared: tuple[int, int, int] | None = None
+        next_budget = total
         for _ in range(cores):
-            cut, load = self._advance(cut, budget, split)
-            if load == 0:
-                return None
-            cuts.append(cut)
-            makespan = max(makespan, load)
-            if cut.cycles == self.total:
-                return Division(cuts, makespan)
-        return None
-
-    def _advance(self, start: Cut, budget: int, split: bool) -> tuple[Cut, int]:
-        """Furthest cut within the budget and the load up to it; a load of 0 is no progress."""
-        head_write = int(self._write_cycles[start.row]) if start.block else 0
-        reach = start.cycles + budget - head_write
-        if reach >= self.total:
-            return self.end, self.total - start.cycles + head_write
-        seq = bisect_right(self._seq_sums, reach) - 1
-        rest = reach - self._seq_sums[seq]
-        head = rest // self._head_cycles[seq]
-        rest -= head * self._head_cycles[seq]
-        first, stop = self._offsets[seq], self._offsets[seq + 1]
-        row, before = first, 0
-        if stop - first > 1:
-            base = self._row_sums[first]
-            row = bisect_right(self._row_sums, base + rest, first, stop + 1) - 1
-            before = self._row_sums[row] - base
-        row_cycles = self._seq_sums[seq] + head * self._head_cycles[seq] + before
-        block = tail_write = 0
-        if split:
-            tail_write = int(self._write_cycles[row])
-            # a row block cut at both ends is one partial, paid for at its start
-            if start.block and (seq, head, row) == (start.seq, start.head, start.row):
-                tail_write = 0
-            block = max(rest - before - tail_write, 0) // int(self._block_cycles[row])
-        if block == 0:
-            tail_write = 0
-        cycles = row_cycles + block * int(self._block_cycles[row])
-        if cycles <= start.cycles:
-            return start, 0
-        return Cut(seq, head, row, block, cycles), cycles - start.cycles + head_write + tail_write
+            reach = at + budget - head_write
+            if reach >= total:
+                load = total - at + head_write
+                cuts.append(self.end)
+                return Division(cuts, max(makespan, load), budget - load)
+            # the row block in which the budget ends
+            seq = bisect_right(seq_sums, reach) - 1
+            head = (reach - seq_sums[seq]) // head_cycles[seq]
+            row, stop = offsets[seq], offsets[seq + 1]
+            # from coordinates of the flattened grid to coordinates of the line
+            shift = seq_sums[seq] + head * head_cycles[seq] - row_sums[row]
+            if stop - row > 1:
+                row = bisect_right(row_sums, reach - shift, row, stop) - 1
+            row_start, row_end = row_sums[row] + shift, row_sums[row + 1] + shift
+            spent = head_write - at
+            need = row_end + spent
+            cut_at, block, tail_write = row_start, 0, 0
+            if split:
+                # a row block cut at both ends is one partial, written once
+                tail_write = 0 if shared == (seq, head, row) else write_cycles[row]
+                step = block_cycles[row]
+                block = max(reach - row_start - tail_write, 0) // step
+                cut_at += block * step
+                need = min(need, cut_at + step + tail_write + spent)
+            next_budget = min(next_budget, need)
+            if cut_at <= at:
+                break
+            makespan = max(makespan, cut_at + spent + (tail_write if block else 0))
+            cuts.append((seq, head, row, block))
+            at = cut_at
+            shared = (seq, head, row) if block else None
+            head_write = write_cycles[row] if block else 0
+        return Shortfall(total - at, next_budget)
