@@ -14,7 +14,7 @@ from fa_triton.attention.operands import (
     sink_table,
 )
 from fa_triton.attention.rows import RowUnits
-from fa_triton.attention.variants import combine_constants, forward_constants, variant_key
+from fa_triton.attention.variants import combine_constants, forward_constants, kernel_form
 from fa_triton.launch import runner
 from fa_triton.layout import strides
 from fa_triton.planner.table import Header
@@ -75,12 +75,14 @@ def run_attention(
     sink_rows = max(tile.block_q, tile.combine_rows)
     sink, stride_sink = (None, 0) if sinks is None else sink_table(sinks, units, sink_rows)
     work = Workspace.allocate(header, problem.head_dim_v, q.device)
-    shared = {
+    optional = {
         "cu_seqlens_q": lengths.cu_seqlens_q,
         "seqused_q": lengths.seqused_q,
         "sinks": sink,
-        "out": rows_out.tensor,
         "softmax_lse": None if rows_lse is None else rows_lse.tensor,
+    }
+    shared = {
+        "out": rows_out.tensor,
         "part_acc": work.acc,
         "part_max": work.max,
         "part_sum": work.sum,
@@ -93,9 +95,9 @@ def run_attention(
         **_row_stride_arguments("o", rows_out),
         **_row_stride_arguments("l", rows_lse),
     }
-    _forward(rows_q, k, v, lengths, shared, problem, header, units, tile)
+    _forward(rows_q, k, v, lengths, optional, shared, problem, header, units, tile)
     if header.is_fd:
-        _combine(shared, problem, header, units, tile)
+        _combine(optional, shared, problem, header, units, tile)
     rows_out.deliver()
     if rows_lse is not None:
         rows_lse.deliver()
@@ -121,6 +123,7 @@ def _forward(
     k: torch.Tensor,
     v: torch.Tensor,
     lengths: Lengths,
+    optional: dict[str, torch.Tensor | None],
     shared: dict[str, object],
     problem: AttnProblem,
     header: Header,
@@ -132,12 +135,12 @@ def _forward(
     win_left, win_right = problem.window
     by_k, by_v = strides(k, problem.layout_kv), strides(v, problem.layout_kv)
     constants = forward_constants(problem, header, units, tile)
+    kv_lengths = {"cu_seqlens_kv": lengths.cu_seqlens_kv, "seqused_kv": lengths.seqused_kv}
+    optional = {**optional, **kv_lengths}
     runner(attn_forward)[(header.num_sections * header.num_aic,)](
         q=rows_q.tensor,
         k=k,
         v=v,
-        cu_seqlens_kv=lengths.cu_seqlens_kv,
-        seqused_kv=lengths.seqused_kv,
         block_kv=header.block_kv,
         num_aic=header.num_aic,
         softmax_scale=problem.softmax_scale,
@@ -152,13 +155,15 @@ def _forward(
         stride_vn=by_v.head,
         stride_vs=by_v.token,
         **_row_stride_arguments("q", rows_q),
+        **optional,
         **shared,
         **constants,
-        variant=variant_key("attn_forward", problem.dtype, constants),
+        variant=kernel_form("attn_forward", problem.dtype, constants, optional).key,
     )
 
 
 def _combine(
+    optional: dict[str, torch.Tensor | None],
     shared: dict[str, object],
     problem: AttnProblem,
     header: Header,
@@ -167,14 +172,15 @@ def _combine(
 ) -> None:
     from fa_triton.kernels.attn_combine import attn_combine
 
-    constants = combine_constants(problem.head_dim_v, header.is_section_stream_k, units, tile)
+    constants = combine_constants(problem.head_dim_v, not header.is_section_stream_k, units, tile)
     runner(attn_combine)[(header.num_sections * header.num_aiv,)](
         ranges_word=header.vectors_offset,
         tasks_word=header.vectors_offset if header.is_section_stream_k else header.tasks_offset,
         num_aiv=header.num_aiv,
+        **optional,
         **shared,
         **constants,
-        variant=variant_key("attn_combine", problem.dtype, constants),
+        variant=kernel_form("attn_combine", problem.dtype, constants, optional).key,
     )
 
 

@@ -1,8 +1,15 @@
-"""Compile-time arguments of the attention kernels, and the key that names a compiled variant."""
+"""Compile-time arguments of the attention kernels, and the key that names a compiled variant.
+
+A key says everything a compile depends on, so that what a launch logs can be compiled alone:
+``attn_forward-bf16-group1-d128-block_q64-block_kv256-has_right-with_softmax_lse``.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +20,23 @@ if TYPE_CHECKING:
     from fa_triton.problem import AttnProblem
     from fa_triton.tile_config import TileConfig
 
-_DTYPE_NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+DTYPE_NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+_PRESENT = "with_"
+
+
+@dataclass(frozen=True)
+class KernelForm:
+    """One compiled form of a kernel: its input dtype, ``constexpr`` values, optional tensors."""
+
+    kernel: str
+    dtype: str
+    constants: tuple[tuple[str, int | bool], ...]
+    tensors: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Name of the form; :func:`parse_key` reads it back."""
+        return _key(self)
 
 
 def forward_constants(
@@ -39,7 +62,7 @@ def forward_constants(
 
 
 def combine_constants(
-    head_dim: int, is_section_stream_k: bool, units: RowUnits, tile: TileConfig
+    head_dim: int, has_task_list: bool, units: RowUnits, tile: TileConfig
 ) -> dict[str, int | bool]:
     """Compile-time arguments of ``attn_combine``."""
     return {
@@ -47,15 +70,50 @@ def combine_constants(
         "D": head_dim,
         "BLOCK_R": tile.combine_rows,
         "BLOCK_S": tile.combine_slots,
-        "BLOCK_D": head_dim if is_section_stream_k else head_dim // 2,
+        # a task of the list covers whole rows or halves of rows
+        "BLOCK_D": head_dim // 2 if has_task_list else head_dim,
         "HEAD_MAJOR": units.is_head_major,
-        "HAS_TASK_LIST": not is_section_stream_k,
+        "HAS_TASK_LIST": has_task_list,
     }
 
 
-def variant_key(kernel: str, dtype: torch.dtype, constants: Mapping[str, int | bool]) -> str:
-    """Name a variant: kernel, dtype, numbers by name, then the questions answered yes."""
-    name = str(dtype).removeprefix("torch.")
-    numbers = [f"{k.lower()}{v}" for k, v in constants.items() if not isinstance(v, bool)]
-    answers = [k.lower() for k, v in constants.items() if v is True]
-    return "-".join([kernel, _DTYPE_NAMES[name], *numbers, *answers])
+def kernel_form(
+    kernel: str,
+    dtype: torch.dtype,
+    constants: Mapping[str, int | bool],
+    optional: Mapping[str, object],
+) -> KernelForm:
+    """Name what a launch runs; ``optional`` are the tensors it may leave out."""
+    return KernelForm(
+        kernel,
+        DTYPE_NAMES[str(dtype).removeprefix("torch.")],
+        tuple(constants.items()),
+        tuple(name for name, tensor in optional.items() if tensor is not None),
+    )
+
+
+def parse_key(key: str) -> KernelForm:
+    """Read a key that a launch logged.
+
+    Raises:
+        ValueError: The text is no key.
+    """
+    kernel, dtype, *words = key.split("-")
+    constants: dict[str, int | bool] = {}
+    for word in words:
+        if word.startswith(_PRESENT):
+            continue
+        number = re.fullmatch(r"(\D+?)(\d+)", word)
+        constants[(number[1] if number else word).upper()] = int(number[2]) if number else True
+    tensors = tuple(word.removeprefix(_PRESENT) for word in words if word.startswith(_PRESENT))
+    if dtype not in DTYPE_NAMES.values() or not constants:
+        raise ValueError(f"`key` must be the key of a variant as a launch logs it, got {key!r}")
+    return KernelForm(kernel, dtype, tuple(constants.items()), tensors)
+
+
+@functools.lru_cache(maxsize=1024)
+def _key(form: KernelForm) -> str:
+    numbers = [f"{k.lower()}{v}" for k, v in form.constants if not isinstance(v, bool)]
+    answers = [k.lower() for k, v in form.constants if v is True]
+    tensors = [_PRESENT + name for name in form.tensors]
+    return "-".join([form.kernel, form.dtype, *numbers, *answers, *tensors])
