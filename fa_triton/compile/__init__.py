@@ -6,6 +6,7 @@
     ascend_compiler  runs bishengir-compile(-a5)
     regions          reader of MLIR text
     ttir, hivm       facts from the text before and after
+    source           hash of a kernel with its helpers
     check            compile_for: the steps above in order -> report
     cache            finished compiles on disk
     variant, shipped the kernels we ship, with the properties each declares

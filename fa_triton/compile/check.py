@@ -17,6 +17,7 @@ from fa_triton.compile import ascend_compiler, cache, hivm, mix_mode, ttir
 from fa_triton.compile.front_end import lower, specialise
 from fa_triton.compile.options import launch_options
 from fa_triton.compile.report import CompileReport
+from fa_triton.compile.source import source_hash
 from fa_triton.compile.toolchain import require
 from fa_triton.native.errors import LoweringError
 from fa_triton.targets import Target
@@ -76,14 +77,6 @@ def compile_for(
     report = replace(report, seconds=round(time.perf_counter() - started, 3))
     cache.store(key, report, directory)
     return report
-
-
-def source_hash(kernel: Any) -> str:
-    """Hash a kernel's source, the jit functions it calls and the globals it reads."""
-    # The globals are known once the key was computed.
-    text = kernel.cache_key
-    used = sorted((name, repr(value)) for (name, _), (value, _) in kernel.used_global_vals.items())
-    return hashlib.sha256(f"{text}{used}".encode()).hexdigest()
 
 
 def describe_inputs(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fa_triton.compile import CompileReport, cache, compile_for, toolchain
-from fa_triton.compile.check import source_hash
+from fa_triton.compile.source import source_hash
 from fa_triton.targets import target as find_target
 from tests.compile.small_kernels import (
     ATTEND_SIGNATURE,
@@ -179,9 +179,9 @@ def kernel(x, N: tl.constexpr):
 
 
 def test_source_hash_covers_helpers_and_globals(tmp_path):
-    def hash_of(name, fill, operator):
+    def hash_of(name, fill, operator, before=""):
         path = tmp_path / f"{name}.py"
-        path.write_text(KERNEL_FILE.format(fill=fill, operator=operator))
+        path.write_text(before + KERNEL_FILE.format(fill=fill, operator=operator))
         spec = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -189,6 +189,7 @@ def test_source_hash_covers_helpers_and_globals(tmp_path):
 
     base = hash_of("base", 1.0, "+")
     assert hash_of("same", 1.0, "+") == base
+    assert hash_of("other_line", 1.0, "+", before="# moved down\n") == base
     assert hash_of("other_helper", 1.0, "*") != base
     assert hash_of("other_global", 2.0, "+") != base
 
