@@ -154,6 +154,10 @@ def _attend_sequence(
     num_heads_q, q_len, head_dim = q.shape
     num_heads_kv, kv_len, head_dim_v = v.shape
     if kv_len == 0:
+        # Nothing to attend to; only a counted sink leaves a trace.
+        if sinks is not None and problem.lse_includes_sink:
+            zeros = v.new_zeros(num_heads_q, q_len, head_dim_v)
+            yield slice(0, q_len), zeros, sinks[:, None].expand(-1, q_len)
         return
     k, v = k.to(rounding.compute), v.to(rounding.compute)
     row_bytes = num_heads_q * kv_len * k.element_size()
