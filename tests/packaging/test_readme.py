@@ -1,0 +1,35 @@
+"""What the README shows works, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+@pytest.mark.forked
+def test_first_example_runs(capsys):
+    pytest.importorskip("llvmlite")
+    (example,) = re.findall(r"## Ten lines\n\n```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert printed == "torch.Size([356, 8, 128]) torch.Size([8, 356])\n"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_to_files(page):
+    text = re.sub(r"`[^`]*`", "", page.read_text())
+    targets = re.findall(r"\]\(([^)#]+)\)", text)
+    local = [t for t in targets if "://" not in t]
+    assert not [t for t in local if not (page.parent / t).exists()]
+
+
+def test_make_targets_of_the_documents_exist():
+    rules = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {m for page in PAGES for m in re.findall(r"`make ([a-z-]+)", page.read_text())}
+    assert named <= rules
