@@ -87,6 +87,7 @@ def plan(
 
 def base_sizes(work: AttnWork, num_aic: int, num_aiv: int) -> tuple[int, int]:
     """Rows and keys of a block as the algorithm chooses them from the call's arguments."""
+    check_core_counts(num_aic, num_aiv)
     max_q = work.max_seqlen_q if work.max_seqlen_q >= 0 else _UNKNOWN_LENGTH
     max_kv = work.max_seqlen_kv if work.max_seqlen_kv >= 0 else _UNKNOWN_LENGTH
     if work.head_dim <= 128:
@@ -100,7 +101,7 @@ def base_sizes(work: AttnWork, num_aic: int, num_aiv: int) -> tuple[int, int]:
     else:
         wide = work.group * max_q < 64
     rows, keys = (32, 256) if wide else (64, 128)
-    return rows * (num_aiv // num_aic), keys
+    return rows * max(num_aiv // num_aic, 1), keys
 
 
 class _Line:
