@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -16,6 +17,9 @@ from rich.table import Table
 if TYPE_CHECKING:
     from fa_triton.compile.batch import Job
     from fa_triton.compile.variant import KernelVariant, VariantResult
+
+_MOST_DETAILS = 20
+_UNLIMITED = 1000
 
 
 def command(
@@ -111,66 +115,88 @@ def _compile(chosen: Sequence[Job], jobs: int) -> list[VariantResult]:
 
 
 def _print_table(results: Sequence[VariantResult]) -> None:
-    console = Console()
-    table = Table(title="Compiled up to the device assembler (KiB per core; nothing ran)")
-    for name in ("op", "kernel", "tile", "target", "check"):
+    """Print one row per kernel, tile and target; forms of one tile are drawn together."""
+    console = Console(highlight=False)
+    groups: dict[tuple[str, str, str, str], list[VariantResult]] = {}
+    for result in results:
+        variant = result.variant
+        group = (variant.op, variant.kernel, variant.tile, result.target)
+        groups.setdefault(group, []).append(result)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("op", "kernel", "tile", "for", "ok"):
         table.add_column(name, no_wrap=True)
-    for name in ("UB", "L1", "L0C", "dot/mma", "depth", "rows", "relays", "loops", "s"):
+    for name in ("UB/L1/L0C", "mma", "depth", "rows", "relays", "loops"):
         table.add_column(name, justify="right", no_wrap=True)
-    for result in results:
-        table.add_row(*_row(result))
+    for group, members in groups.items():
+        table.add_row(*group, *_row(members))
+    # A row is never cut: a terminal that is too narrow wraps it.
+    unlimited = console.options.update(width=_UNLIMITED)
+    console.width = max(console.width, console.measure(table, options=unlimited).maximum)
     console.print(table)
-    for result in results:
+    console.print("Compiled up to the device assembler; nothing ran.")
+    failed = [result for result in results if not result.ok]
+    for result in failed[:_MOST_DETAILS]:
         _print_details(console, result)
-    passed = sum(result.ok for result in results)
-    console.print(f"{passed} of {len(results)} compile as declared", highlight=False)
+    if len(failed) > _MOST_DETAILS:
+        console.print(f"\n… and {len(failed) - _MOST_DETAILS} more; --json lists all")
+    limits = {
+        f"{r.target} {r.ub_limit // 1024}/{r.l1_limit // 1024}/{r.l0c_limit // 1024}"
+        for r in (result.report for result in results)
+    }
+    console.print(f"UB/L1/L0C: largest planned KiB per core, of {', '.join(sorted(limits))}")
     reasons = {
         f"{result.variant.kernel} on {result.target}: {reason}"
         for result in results
         if (reason := result.variant.properties[result.target].reason)
     }
     for reason in sorted(reasons):
-        console.print(f"  {reason}", markup=False, highlight=False)
+        console.print(reason, markup=False)
+    seconds = sum(result.report.seconds for result in results)
+    console.print(
+        f"{len(results) - len(failed)} of {len(results)} compile as declared "
+        f"({seconds:.0f} s of compiling, kept on disk)"
+    )
 
 
-def _row(result: VariantResult) -> list[str]:
-    report = result.report
-    names = [result.variant.op, result.variant.kernel, result.variant.tile, result.target]
-    if not report.core:
-        return [*names, "[red]does not compile[/red]", *[""] * 8, f"{report.seconds:.1f}"]
+def _row(members: Sequence[VariantResult]) -> list[str]:
+    passed = sum(member.ok for member in members)
+    style = "green" if passed == len(members) else "red"
+    count = f"[{style}]{passed}/{len(members)}[/{style}]"
+    reports = [member.report for member in members if member.report.core]
+    if not reports:
+        return [count, *["-"] * 6]
     memories = (
-        (report.ub_bytes, report.ub_limit),
-        (report.l1_bytes, report.l1_limit),
-        (report.l0c_bytes, report.l0c_limit),
+        max(report.ub_bytes for report in reports),
+        max(report.l1_bytes for report in reports),
+        max(report.l0c_bytes for report in reports),
     )
     return [
-        *names,
-        "[green]ok[/green]" if result.ok else "[red]differs[/red]",
-        *(f"{used / 1024:.0f}/{limit // 1024}" for used, limit in memories),
-        f"{report.dots}/{report.mmas}",
-        str(report.pipeline_depth) if report.pipelined else "-",
-        "shared" if report.rows_shared else "-",
-        str(report.relays),
-        str(report.scalar_loops),
-        f"{report.seconds:.1f}",
+        count,
+        "/".join(f"{used / 1024:.0f}" for used in memories),
+        _span(report.mmas for report in reports),
+        _span(report.pipeline_depth for report in reports),
+        "shared" if all(report.rows_shared for report in reports) else "-",
+        _span(report.relays for report in reports),
+        _span(report.scalar_loops for report in reports),
     ]
+
+
+def _span(values: Iterable[int]) -> str:
+    found = sorted(set(values))
+    return str(found[0]) if len(found) == 1 else f"{found[0]}-{found[-1]}"
 
 
 def _print_details(console: Console, result: VariantResult) -> None:
     """Say what is wrong with a failed one, how to repeat it, and where its IR lies."""
-    if result.ok:
-        return
     variant = result.variant
-    console.print(f"\n{variant.kernel} {variant.tile} {result.target}", style="bold red")
-    for line in result.mismatches:
-        console.print(f"  {line}", markup=False, highlight=False)
-    console.print(f"  IR: {result.report.ir_path}", markup=False, highlight=False, soft_wrap=True)
-    console.print(
-        f"  alone: fa-triton compile --target {result.target} --variant '{variant.key}'",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    console.print(f"\n{variant.kernel} {variant.tile} on {result.target}", style="bold red")
+    lines = [
+        *result.mismatches,
+        f"IR: {result.report.ir_path}",
+        f"alone: fa-triton compile --target {result.target} --variant {variant.key}",
+    ]
+    for line in lines:
+        console.print(f"  {line}", markup=False, soft_wrap=True)
 
 
 def _update_records(results: Sequence[VariantResult], *, complete: bool) -> None:
