@@ -73,6 +73,8 @@ def command(
 
     Costs are counted by the planners' assumptions, not measured.
     """
+    import numpy as np
+
     from fa_triton.planner import AttnWork, make_plan
     from fa_triton.planner.report import report_plan
 
@@ -83,8 +85,8 @@ def command(
             f"got {win_left} and {win_right}"
         )
     work = AttnWork(
-        q_lens=queries,
-        kv_lens=keys,
+        q_lens=np.array(queries),
+        kv_lens=np.array(keys),
         num_heads_q=heads_q,
         num_heads_kv=heads_kv,
         head_dim=head_dim,
@@ -199,9 +201,8 @@ def _print(report: PlanReport, lines: int) -> None:
 
 def _print_cores(console: Console, report: PlanReport, lines: int) -> None:
     table = Table(title="Cores: positions are (head entry, row block, key block), half-open")
-    for name in ("section", "core", "start", "end", "units", "of the slowest"):
+    for name in ("section", "core", "start", "end", "units", "of the ideal"):
         table.add_column(name, justify="right", no_wrap=True)
-    slowest = max((core.units for core in report.cores), default=0.0)
     shown = report.cores[: lines or None]
     for core in shown:
         table.add_row(
@@ -210,7 +211,7 @@ def _print_cores(console: Console, report: PlanReport, lines: int) -> None:
             "{}, {}, {}".format(*core.start),
             "{}, {}, {}".format(*core.end),
             f"{core.units:,.1f}",
-            f"{core.units / slowest:.1%}" if slowest else "",
+            f"{core.units / report.ideal_units:.1%}" if report.ideal_units else "",
         )
     console.print(table)
     _print_rest(console, len(report.cores) - len(shown))

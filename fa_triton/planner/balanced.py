@@ -14,7 +14,7 @@ import numpy as np
 
 from fa_triton.planner.combine import CombineSchedule, SplitRows, schedule_combine
 from fa_triton.planner.cost import BARRIER_CYCLES
-from fa_triton.planner.line import Division, Line
+from fa_triton.planner.line import Cut, Division, Line
 from fa_triton.planner.row_grid import ONE_HEAD, POSITION_OUTER, RowGrid, build_row_grid
 from fa_triton.planner.schedule import (
     BALANCED,
@@ -24,6 +24,7 @@ from fa_triton.planner.schedule import (
     check_block_sizes,
     check_core_counts,
 )
+from fa_triton.planner.whole_rows import Deal, deal_whole_rows
 from fa_triton.planner.work import AttnWork
 
 # the search ends when the budget is known to this share of it
@@ -32,19 +33,21 @@ _BUDGET_PRECISION = 2**-15
 _GUIDED_PROBES = 3
 # larger budgets that are tried because they cut fewer row blocks
 _RELAXED_BUDGETS = (1.02, 1.06, 1.15, 1.35, 1.7)
+# whole row blocks are dealt where ranges stay further than this above the ideal
+_WORTH_DEALING = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
-    division: Division
+    """Ranges of the cores: ``segments`` are section*num_aic + core."""
+
+    starts: list[Cut]
+    ends: list[Cut]
+    segments: list[int]
+    num_sections: int
     split: SplitRows
     combine: CombineSchedule
-
-    @property
-    def makespan(self) -> int:
-        if not self.division.splits_rows:
-            return self.division.makespan
-        return self.division.makespan + BARRIER_CYCLES + self.combine.makespan
+    makespan: int
 
 
 def plan(
@@ -82,7 +85,7 @@ def plan(
     else:
         # rows without a visible key still need a core that writes them
         cuts = [line.start, line.end] if grid.rows.size else [line.end]
-        best = _candidate(Division(cuts, 0, 0), grid, num_aiv, work.columns)
+        best = _divided(Division(cuts, 0, 0), grid, num_aiv, work.columns)
     return _assemble(work, grid, best, num_aic, num_aiv, block_q, block_kv, one_head_rows)
 
 
@@ -91,20 +94,25 @@ def _search(line: Line, num_aic: int, num_aiv: int, columns: int) -> _Candidate:
     cores = min(num_aic, line.num_blocks)
     least = -(-line.total // cores)
     division = _smallest_division(line, cores, least, None, split=True)
-    best = _candidate(division, line.grid, num_aiv, columns)
+    best = _divided(division, line.grid, num_aiv, columns)
     for factor in _RELAXED_BUDGETS:
         budget = int(division.makespan * factor)
         if budget + BARRIER_CYCLES >= best.makespan:
             break
         relaxed = line.divide(cores, budget, split=True)
         if isinstance(relaxed, Division):
-            candidate = _candidate(relaxed, line.grid, num_aiv, columns)
+            candidate = _divided(relaxed, line.grid, num_aiv, columns)
             best = min(best, candidate, key=lambda c: c.makespan)
-    if best.division.splits_rows:
+    if best.split.bn.size:
         whole = line.divide(cores, best.makespan, split=False)
         if isinstance(whole, Division):
             whole = _smallest_division(line, cores, least, whole, split=False)
-            best = _candidate(whole, line.grid, num_aiv, columns)
+            best = _divided(whole, line.grid, num_aiv, columns)
+    has_prefill = line.grid.rows.size > line.grid.batch_size
+    if has_prefill and best.makespan - least > least * _WORTH_DEALING:
+        deal = deal_whole_rows(line, cores)
+        if deal is not None and deal.makespan < best.makespan:
+            best = _dealt(deal, line.grid, num_aic, num_aiv, columns)
     return best
 
 
@@ -132,9 +140,39 @@ def _smallest_division(
     return best
 
 
-def _candidate(division: Division, grid: RowGrid, num_aiv: int, columns: int) -> _Candidate:
+def _divided(division: Division, grid: RowGrid, num_aiv: int, columns: int) -> _Candidate:
+    """One range per core."""
     split = _split_rows(division, grid)
-    return _Candidate(division, split, schedule_combine(split, num_aiv, columns))
+    combine = schedule_combine(split, num_aiv, columns)
+    barrier = BARRIER_CYCLES if split.bn.size else 0
+    return _Candidate(
+        starts=division.cuts[:-1],
+        ends=division.cuts[1:],
+        segments=list(range(len(division.cuts) - 1)),
+        num_sections=1,
+        split=split,
+        combine=combine,
+        makespan=division.makespan + barrier + combine.makespan,
+    )
+
+
+def _dealt(deal: Deal, grid: RowGrid, num_aic: int, num_aiv: int, columns: int) -> _Candidate:
+    """Several pieces per core, one in each section."""
+    placed = [
+        (section * num_aic + core, piece)
+        for core, pieces in enumerate(deal.cores)
+        for section, piece in enumerate(pieces)
+    ]
+    split = _split_rows(Division([], 0, 0), grid)
+    return _Candidate(
+        starts=[piece.start for _, piece in placed],
+        ends=[piece.end for _, piece in placed],
+        segments=[segment for segment, _ in placed],
+        num_sections=max(len(pieces) for pieces in deal.cores),
+        split=split,
+        combine=schedule_combine(split, num_aiv, columns),
+        makespan=deal.makespan,
+    )
 
 
 def _split_rows(division: Division, grid: RowGrid) -> SplitRows:
@@ -164,29 +202,32 @@ def _assemble(
     block_kv: int,
     one_head_rows: bool,
 ) -> Plan:
-    cuts = np.array(best.division.cuts, dtype=np.int64)
-    used = len(cuts) - 1
-    seq, head, row, block = cuts[:, 0], cuts[:, 1], cuts[:, 2], cuts[:, 3]
-    m = np.where(seq < grid.batch_size, row - grid.offsets[seq], 0)
-    first = np.append(grid.first, 0)[row]
-    positions = np.stack([seq * grid.heads + head, m, first + block], axis=1)
+    used = len(best.segments)
+    cuts = np.array(best.starts + best.ends, dtype=np.int64).reshape(-1, 4)
+    seq, head, row, block = cuts.T
+    in_grid = seq < grid.batch_size
+    m = np.where(in_grid, row - grid.offsets[seq], 0)
+    positions = np.empty((2 * used, 3), dtype=np.int64)
+    positions[:, 0] = seq * grid.heads + head
+    positions[:, 1] = m
+    positions[:, 2] = np.append(grid.first, 0)[row] + block
 
     is_cut = block > 0
     # row blocks before the cut, in the order the cores walk them
-    seq_rows = np.append(np.diff(grid.offsets), 0)
-    ordinal = grid.offsets[seq] * grid.heads + head * seq_rows[seq] + m
-    row_blocks = ordinal[1:] + is_cut[1:] - ordinal[:-1]
+    ordinal = grid.offsets[seq] * grid.heads + m
+    ordinal += head * np.append(np.diff(grid.offsets), 0)[seq]
+    visited = ordinal[used:] + is_cut[used:] - ordinal[:used]
+    one_row = (ordinal[:used] == ordinal[used:]) & is_cut[:used]
+    partials = is_cut[:used].astype(np.int64) + (is_cut[used:] & ~one_row)
 
-    same_row = (positions[1:, :2] == positions[:-1, :2]).all(axis=1)
-    partials = is_cut[:-1].astype(np.int64) + is_cut[1:] - (is_cut[:-1] & is_cut[1:] & same_row)
-
-    starts = np.zeros((num_aic, 3), dtype=np.int64)
-    ends = np.zeros((num_aic, 3), dtype=np.int64)
-    columns = np.zeros((3, num_aic), dtype=np.int64)
-    starts[:used], ends[:used] = positions[:-1], positions[1:]
-    columns[0, :used] = np.cumsum(partials) - partials
-    columns[1, :used] = row_blocks
-    columns[2, :used] = is_cut[:-1] * CUT_AT_START + is_cut[1:] * CUT_AT_END
+    segments = best.num_sections * num_aic
+    starts = np.zeros((segments, 3), dtype=np.int64)
+    ends = np.zeros((segments, 3), dtype=np.int64)
+    first_slots, row_blocks, cut_flags = np.zeros((3, segments), dtype=np.int64)
+    starts[best.segments], ends[best.segments] = positions[:used], positions[used:]
+    first_slots[best.segments] = np.cumsum(partials) - partials
+    row_blocks[best.segments] = visited
+    cut_flags[best.segments] = is_cut[:used] * CUT_AT_START + is_cut[used:] * CUT_AT_END
     return Plan(
         work=work,
         planner=BALANCED,
@@ -195,13 +236,13 @@ def _assemble(
         block_q=block_q,
         block_kv=block_kv,
         one_head_rows=one_head_rows,
-        num_sections=1,
+        num_sections=best.num_sections,
         is_fd=best.split.bn.size > 0,
         starts=starts,
         ends=ends,
-        first_slots=columns[0],
-        row_blocks=columns[1],
-        cuts=columns[2],
+        first_slots=first_slots,
+        row_blocks=row_blocks,
+        cuts=cut_flags,
         slots_per_section=int(best.split.slots.sum()),
         tasks=best.combine.tasks,
         task_ranges=best.combine.ranges,

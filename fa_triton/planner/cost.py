@@ -34,7 +34,7 @@ SECTION_TASK_ROWS = 8
 IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
 
 
-def block_units(rows: IntOrArray, keys: IntOrArray) -> IntOrArray:
+def block_units(rows: IntOrArray, keys: IntOrArray | int) -> IntOrArray:
     """Units of one block of ``rows`` x ``keys``."""
     return ROW_STEP_UNITS * -(-rows // ROW_STEP) + KEY_STEP_UNITS * -(-keys // KEY_STEP)
 

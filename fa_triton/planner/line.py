@@ -45,10 +45,12 @@ class Shortfall:
     """A budget that does not reach the end of the line.
 
     Attributes:
+        cuts: As in :class:`Division`, up to where the budgets reach.
         rest: Cycles left over.
         next_budget: Smallest budget that changes any cut.
     """
 
+    cuts: list[Cut]
     rest: int
     next_budget: int
 
@@ -71,15 +73,16 @@ class Line:
         write_cycles = partial_cycles(grid.rows, columns)
         self.total = int(seq_sums[-1])
         self.num_blocks = int(grid.blocks.sum()) * grid.heads
+        self.num_row_blocks = int(grid.offsets[-1]) * grid.heads
         self.max_block = int(block_cycles.max(initial=0))
         self.max_write = int(write_cycles.max(initial=0))
         self._seq_sums: list[int] = seq_sums.tolist()
         # memory views: few elements are read, but as Python integers
-        self._head_cycles = memoryview(head_cycles)
-        self._row_sums = memoryview(row_sums)
-        self._offsets = memoryview(grid.offsets)
-        self._block_cycles = memoryview(block_cycles)
-        self._write_cycles = memoryview(write_cycles)
+        self._head_cycles = head_cycles.data
+        self._row_sums = row_sums.data
+        self._offsets = grid.offsets.data
+        self._block_cycles = block_cycles.data
+        self._write_cycles = write_cycles.data
 
     @property
     def start(self) -> Cut:
@@ -91,7 +94,27 @@ class Line:
         """Behind the last row block of the batch."""
         return (self.grid.batch_size, 0, self._offsets[-1], 0)
 
-    def divide(self, cores: int, budget: int, *, split: bool) -> Division | Shortfall:
+    def coordinate(self, cut: Cut) -> int:
+        """Cycles before a cut between two row blocks."""
+        seq, head, row, _ = cut
+        if seq == self.grid.batch_size:
+            return self.total
+        in_head = self._row_sums[row] - self._row_sums[self._offsets[seq]]
+        return self._seq_sums[seq] + head * self._head_cycles[seq] + in_head
+
+    def cut_at(self, row_blocks: int) -> Cut:
+        """Before the row block that ``row_blocks`` others precede on the line."""
+        grid = self.grid
+        seq = int(np.searchsorted(grid.offsets * grid.heads, row_blocks, side="right")) - 1
+        if seq == grid.batch_size:
+            return self.end
+        first, stop = self._offsets[seq], self._offsets[seq + 1]
+        head, m = divmod(row_blocks - first * grid.heads, stop - first)
+        return (seq, head, first + m, 0)
+
+    def divide(
+        self, cores: int, budget: int, *, split: bool, start: Cut | None = None
+    ) -> Division | Shortfall:
         """Let every core in turn take as much as fits its budget.
 
         Taking the most is optimal: from a later start a core never ends earlier.
@@ -100,12 +123,14 @@ class Line:
             cores: Cores.
             budget: Cycles per core, writing of partial rows included.
             split: Whether row blocks may be cut.
+            start: Where to begin, between two row blocks; None: at the start of the line.
         """
         seq_sums, head_cycles, offsets = self._seq_sums, self._head_cycles, self._offsets
         row_sums, block_cycles = self._row_sums, self._block_cycles
         write_cycles, total = self._write_cycles, self.total
-        cuts = [self.start]
-        at = makespan = head_write = 0
+        cuts = [start or self.start]
+        at = self.coordinate(cuts[0])
+        makespan = head_write = 0
         shared: tuple[int, int, int] | None = None
         next_budget = total
         for _ in range(cores):
@@ -141,4 +166,4 @@ class Line:
             at = cut_at
             shared = (seq, head, row) if block else None
             head_write = write_cycles[row] if block else 0
-        return Shortfall(total - at, next_budget)
+        return Shortfall(cuts, total - at, next_budget)

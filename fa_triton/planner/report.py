@@ -50,7 +50,7 @@ class PlanReport:
         combines: Whether the combine phase runs.
         slots: Partial slots in the workspace.
         table_words: Length of the metadata table.
-        attention_units: Slowest core, summed over sections.
+        attention_units: Slowest core; section_stream_k: summed over sections.
         barrier_units: Barriers.
         combine_units: Slowest vector core, summed over sections.
         makespan_units: All of it.
@@ -83,8 +83,6 @@ class PlanReport:
 def report_plan(plan: Plan) -> PlanReport:
     """Describe a plan and what it costs."""
     cost = plan_cost(plan)
-    attention = int(cost.core_cycles.max(axis=1).sum())
-    combine = int(cost.vector_cycles.max(axis=1).sum())
     return PlanReport(
         planner=plan.planner,
         num_aic=plan.num_aic,
@@ -96,9 +94,9 @@ def report_plan(plan: Plan) -> PlanReport:
         combines=plan.is_fd,
         slots=plan.num_slots,
         table_words=encode(plan).size,
-        attention_units=_units(attention),
+        attention_units=_units(cost.attention),
         barrier_units=_units(cost.barrier_cycles),
-        combine_units=_units(combine),
+        combine_units=_units(cost.combine),
         makespan_units=_units(cost.makespan),
         ideal_units=_units(cost.ideal),
         ratio=round(cost.ratio, 6),

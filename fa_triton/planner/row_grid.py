@@ -78,7 +78,7 @@ def build_row_grid(work: AttnWork, block_q: int, block_kv: int, order: str) -> R
     first, blocks = _visible_blocks(work, block_kv, first_pos, last_pos, sq, skv)
     tail_keys = skv % block_kv
     reaches_tail = (tail_keys > 0) & (first + blocks == -(-skv // block_kv))
-    norm = block_units(rows, np.int64(block_kv))
+    norm = block_units(rows, block_kv)
     last = np.where(reaches_tail, block_units(rows, tail_keys), norm)
     last[blocks == 0] = 0
     cost = np.maximum(blocks - 1, 0) * norm + last

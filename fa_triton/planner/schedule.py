@@ -36,7 +36,8 @@ class Plan:
         block_kv: Keys S2 of a key block.
         one_head_rows: ``bn = b*Nq + n`` and rows of one query head; else ``bn = b*Nkv + n2`` and
             rows merged over the group.
-        num_sections: Sections; each has its own ranges and tasks.
+        num_sections: Sections: every core has one range in each. balanced: more than one only
+            where whole row blocks are dealt, which needs no combine phase.
         is_fd: Whether the combine phase runs.
         starts: ``[sections*num_aic, 3]`` first position of every core.
         ends: ``[sections*num_aic, 3]`` position after the last one.
@@ -45,7 +46,8 @@ class Plan:
         cuts: ``[sections*num_aic]`` CUT_AT_START | CUT_AT_END (balanced only).
         slots_per_section: Partial slots of the section that has most.
         tasks: ``[tasks, 8]`` bn, m, first slot, slots, first row, rows, first column, columns.
-        task_ranges: ``[sections*num_aiv, 2]`` first task and number of tasks per vector core.
+        task_ranges: ``[sections*num_aiv, 2]`` first task and number of tasks per vector core;
+            balanced: ``[num_aiv, 2]``.
         grid: The row blocks that were planned.
     """
 

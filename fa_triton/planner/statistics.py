@@ -23,7 +23,9 @@ class PlanCost:
 
     Attributes:
         core_cycles: ``[sections, num_aic]`` blocks and partial rows of every core.
-        vector_cycles: ``[sections, num_aiv]`` combine tasks of every vector core.
+        vector_cycles: ``[sections, num_aiv]`` combine tasks of every vector core; balanced: one
+            line for all sections.
+        sections_wait: Whether a section starts when all cores have ended the one before.
         barrier_cycles: All barriers.
         total_cycles: All blocks, without any cost of splitting.
         num_aic: Cube cores.
@@ -31,16 +33,27 @@ class PlanCost:
 
     core_cycles: np.ndarray
     vector_cycles: np.ndarray
+    sections_wait: bool
     barrier_cycles: int
     total_cycles: int
     num_aic: int
 
     @property
+    def attention(self) -> int:
+        """Slowest core; summed over the sections where they wait for each other."""
+        if self.sections_wait:
+            return int(self.core_cycles.max(axis=1).sum())
+        return int(self.core_cycles.sum(axis=0).max())
+
+    @property
+    def combine(self) -> int:
+        """Slowest vector core of every section."""
+        return int(self.vector_cycles.max(axis=1).sum())
+
+    @property
     def makespan(self) -> int:
-        """Slowest core and slowest vector core of every section, and the barriers."""
-        attention = int(self.core_cycles.max(axis=1).sum())
-        combine = int(self.vector_cycles.max(axis=1).sum())
-        return attention + combine + self.barrier_cycles
+        """Attention, combine and the barriers between them."""
+        return self.attention + self.combine + self.barrier_cycles
 
     @property
     def ideal(self) -> float:
@@ -60,12 +73,13 @@ def plan_cost(plan: Plan) -> PlanCost:
     core = np.maximum(end - start, 0) * CYCLES_PER_UNIT
     if plan.is_fd:
         core = core + _partial_writes(plan)
-    shape = (plan.num_sections, -1)
-    barriers = SECTION_BARRIERS * plan.num_sections if plan.planner != BALANCED else 1
+    sections_wait = plan.planner != BALANCED
+    barriers = SECTION_BARRIERS * plan.num_sections if sections_wait else 1
     seq_units = np.diff(grid.cost_offsets()[grid.offsets])
     return PlanCost(
-        core_cycles=core.reshape(shape),
-        vector_cycles=_vector_cycles(plan).reshape(shape),
+        core_cycles=core.reshape(-1, plan.num_aic),
+        vector_cycles=_vector_cycles(plan).reshape(-1, plan.num_aiv),
+        sections_wait=sections_wait,
         barrier_cycles=barriers * BARRIER_CYCLES if plan.is_fd else 0,
         total_cycles=int(seq_units.sum()) * grid.heads * CYCLES_PER_UNIT,
         num_aic=plan.num_aic,

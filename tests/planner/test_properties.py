@@ -39,7 +39,7 @@ def pieces_by_row(visits: list[Visit]) -> dict[tuple[int, int], list[Visit]]:
 
 
 @given(plans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_visible_block_is_visited_once(plan: Plan) -> None:
     shape = geometry(plan)
     visited = Counter((v.bn, v.m, s2) for v in walk(plan) for s2 in v.blocks)
@@ -54,7 +54,7 @@ def test_every_visible_block_is_visited_once(plan: Plan) -> None:
 
 
 @given(plans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_planned_blocks_are_the_visible_ones(plan: Plan) -> None:
     shape = geometry(plan)
     grid = plan.grid
@@ -74,7 +74,7 @@ def test_planned_blocks_are_the_visible_ones(plan: Plan) -> None:
 
 
 @given(plans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_partial_rows_meet_their_combine_tasks(plan: Plan) -> None:
     words = encode(plan)
     header = read_header(words)
@@ -121,8 +121,10 @@ def test_partial_rows_meet_their_combine_tasks(plan: Plan) -> None:
 
 
 @given(plans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_ranges_chain(plan: Plan) -> None:
+    if plan.planner == "balanced" and plan.num_sections > 1:
+        return
     sections = (plan.num_sections, plan.num_aic, 3)
     for starts, ends in zip(
         plan.starts.reshape(sections), plan.ends.reshape(sections), strict=True
@@ -138,7 +140,18 @@ def test_ranges_chain(plan: Plan) -> None:
 
 
 @given(plans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
+def test_dealt_row_blocks_are_whole(plan: Plan) -> None:
+    if plan.planner == "balanced" and plan.num_sections > 1:
+        assert not plan.is_fd
+        assert not plan.cuts.any()
+        # a core is done with its first range when it takes the next
+        used = (plan.row_blocks > 0).reshape(plan.num_sections, plan.num_aic)
+        assert (used[:-1] | ~used[1:]).all()
+
+
+@given(plans())
+@settings(max_examples=80, deadline=None)
 def test_balanced_visits_every_row_block(plan: Plan) -> None:
     if plan.planner != "balanced":
         return
@@ -151,7 +164,7 @@ def test_balanced_visits_every_row_block(plan: Plan) -> None:
 
 
 @given(plans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_cost_of_a_core_is_the_cost_of_its_blocks(plan: Plan) -> None:
     if plan.is_fd or (plan.planner == "section_stream_k" and plan.work.layout_q == "BNSD"):
         return
@@ -171,7 +184,7 @@ def test_cost_of_a_core_is_the_cost_of_its_blocks(plan: Plan) -> None:
 
 
 @given(attn_works(longest_q=400, longest_kv=6000), machines(), block_sizes(), st.booleans())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_balanced_is_never_slower(
     work: AttnWork, machine: dict[str, int], sizes: dict[str, int], long_keys: bool
 ) -> None:
@@ -186,7 +199,7 @@ def test_balanced_is_never_slower(
 
 
 @given(plans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_plans_are_deterministic(plan: Plan) -> None:
     again = make_plan(
         plan.planner,
@@ -201,7 +214,7 @@ def test_plans_are_deterministic(plan: Plan) -> None:
 
 
 @given(plans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_table_holds_the_plan(plan: Plan) -> None:
     words = encode(plan)
     assert words.dtype == np.int32
