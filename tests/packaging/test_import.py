@@ -124,16 +124,3 @@ def test_optional_packages_stay_in_their_folder():
         for package, folders in homes.items():
             if starts_with(names, {package}):
                 assert str(path).startswith(folders), f"{path} imports {package}"
-
-
-def test_no_module_imports_triton_at_top_level():
-    for path in sorted((ROOT / "fa_triton").glob("*.py")):
-        tree = ast.parse(path.read_text())
-        top = ast.Module([n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)], [])
-        names = set()
-        for node in top.body:
-            if isinstance(node, ast.Import):
-                names.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                names.add(node.module or "")
-        assert not starts_with(names, {"triton", "torch_npu"}), path
