@@ -43,7 +43,8 @@ def test_full_installation_can_do_all_that_needs_no_device():
     assert able >= {"native", "interpreter", "reference", "compile A2", "compile A3", "compile A5"}
 
 
-def test_bare_installation(tmp_path):
+@pytest.mark.slow
+def test_bare_installation():
     """With torch and numpy alone the doctor says what to install, and imports no triton."""
     script = """
         import importlib.abc, importlib.metadata, importlib.util, json, sys

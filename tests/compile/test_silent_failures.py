@@ -100,7 +100,8 @@ def test_default_maximum_with_a_mask(target):
     ("target", "tile"),
     [
         ("A2", {"block_q": 256, "block_kv": 256, "d": 128}),
-        ("A5", {"block_q": 128, "block_kv": 256, "d": 128}),
+        # The A5 compiler retries several times before it gives up.
+        pytest.param("A5", {"block_q": 128, "block_kv": 256, "d": 128}, marks=pytest.mark.slow),
     ],
 )
 def test_over_large_tile(target, tile):
