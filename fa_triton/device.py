@@ -72,12 +72,14 @@ def device_info(device: torch.device) -> DeviceInfo:
     raise NotImplementedError(f"`device` must be npu, cuda or cpu, got {device.type}")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _cpu(threads: int) -> DeviceInfo:
-    return DeviceInfo("cpu", platform.processor() or platform.machine(), "cpu", threads, 2 * threads)
+    return DeviceInfo(
+        "cpu", platform.processor() or platform.machine(), "cpu", threads, 2 * threads
+    )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _cuda(index: int) -> DeviceInfo:
     properties = torch.cuda.get_device_properties(index)
     cores = properties.multi_processor_count
@@ -92,7 +94,7 @@ def _npu_module() -> Any:
     return npu
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _npu(index: int) -> DeviceInfo:
     # triton-ascend asks CANN itself; torch_npu's properties lack the cores in older versions.
     from triton.runtime import driver

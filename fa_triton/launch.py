@@ -134,7 +134,7 @@ class Runner:
         self.kernel[grid](*map(plain, args), **passed)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def runner(kernel: Any) -> Runner:
     """The launcher of a kernel; the same one at every call.
 
@@ -178,7 +178,7 @@ def _is_interpreted(kernel: Any) -> bool:
     return interpreted
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _ascend_950_options(device: torch.device) -> dict[str, Any]:
     """Options an Ascend 950 needs by default, after applying the fix its 3.2.0 compiler needs."""
     if not device_info(device).target.startswith("Ascend950"):

@@ -4,7 +4,7 @@ The Linalg IR that triton-ascend hands to the Ascend compiler is lowered here to
 translated to LLVM IR, compiled by LLVM and called through ctypes:
 
     front_end        kernel + specialisation -> Linalg text
-    linalg_edits     rewrites that the text needs before bufferization (library_calls, guarded_access)
+    linalg_edits     rewrites before bufferization; more in library_calls and guarded_access
     passes           the pass pipelines, as data, and the tool that runs them
     schedule         transform script that register-tiles matmuls and transposes
     llvm_ir          translation, clean-up, math_functions, the grid driver

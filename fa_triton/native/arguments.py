@@ -106,9 +106,7 @@ class Arguments:
             elif name in self._defaults:
                 values.append(self._defaults[name])
             else:
-                missing = [
-                    n for n in names[given:] if n not in kwargs and n not in self._defaults
-                ]
+                missing = [n for n in names[given:] if n not in kwargs and n not in self._defaults]
                 raise TypeError(
                     f"kernel `{self.kernel.__name__}` must get {_listed(missing)}, got none"
                 )

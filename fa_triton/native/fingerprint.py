@@ -54,7 +54,7 @@ def _collect(kernel: JITFunction, seen: dict[int, str]) -> None:
     seen[id(kernel)] = f"{kernel.src}\n{sorted(constants.items())}\n"
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def fingerprint(kernel: JITFunction) -> str:
     """Hash a kernel, the jit functions it reaches, and the global constants they read.
 

@@ -35,7 +35,8 @@ _ELEMENT_LOAD = re.compile(
 )
 _TO_TENSOR = re.compile(r" %\w+ = bufferization\.to_tensor (%\w+) ")
 _BROADCAST = re.compile(
-    r" %\w+ = linalg\.broadcast ins\((%\w+) : (tensor<[^>]*>)\) outs\(.*\) dimensions = \[([\d, ]+)\]"
+    r" %\w+ = linalg\.broadcast ins\((%\w+) : (tensor<[^>]*>)\) outs\(.*\)"
+    r" dimensions = \[([\d, ]+)\]"
 )
 _COPY = re.compile(
     r"^( *)memref\.copy (%\w+), (%\w+) : memref<((?:\d+x)+)(\w+)([^\n]*?)> to (memref<[^\n]*>)\n",
@@ -81,9 +82,7 @@ def _dimensions(shape: str) -> list[int]:
     return [int(extent) for extent in shape.rstrip("x").split("x")]
 
 
-def _nest(
-    indent: str, tag: str, extents: Sequence[int], body: Sequence[str]
-) -> Iterator[str]:
+def _nest(indent: str, tag: str, extents: Sequence[int], body: Sequence[str]) -> Iterator[str]:
     """Loops with counters ``%<tag>_i<d>`` around a body."""
     yield f"{indent}%{tag}_0 = arith.constant 0 : index"
     yield f"{indent}%{tag}_1 = arith.constant 1 : index"
@@ -205,7 +204,7 @@ def _guard_loads(module: _Text) -> None:
 def _guard_stores(module: _Text) -> None:
     for number in reversed(range(len(_STORE_BACK.findall(module.text)))):
         store = next(itertools.islice(_STORE_BACK.finditer(module.text), number, None))
-        indent, value, target, _, shape, element, target_type = store.groups()
+        indent, value, target, _, shape, _, target_type = store.groups()
         at = module.define_at(value, store.start())
         if at < 0 or module.uses(value, at) != 1:
             continue

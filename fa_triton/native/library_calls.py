@@ -18,7 +18,7 @@ _LANGUAGE = {"print": "tl.device_print", "assert": "tl.device_assert"}
 def _constant(text: str, name: str, use: int) -> int:
     start = text.rfind(f" {name} = arith.constant ", 0, use)
     literal = text[start:].split("arith.constant ", 1)[1].split()[0]
-    return {"true": 1, "false": 0}.get(literal) if literal in ("true", "false") else int(literal)
+    return int(literal == "true") if literal in ("true", "false") else int(literal)
 
 
 def _shape_and_element(tensor: str) -> tuple[list[int], str]:
@@ -123,9 +123,7 @@ def _gather(name: str, source: str, index: str, result: str, axis: int) -> str:
 
 
 def _function(name: str, parameters: str, result: str, loops: _Loops) -> str:
-    return "\n".join(
-        (f"func.func private @{name}({parameters}) -> {result} {{", *loops.lines, "}")
-    )
+    return "\n".join((f"func.func private @{name}({parameters}) -> {result} {{", *loops.lines, "}"))
 
 
 def add_library_bodies(text: str) -> tuple[str, bool]:

@@ -79,9 +79,7 @@ def widen_matmul_operands(text: str) -> str:
                 value, element = name, "f32"
             operands.append((value, f"tensor<{shape}{element}>"))
         (left, left_type), (right, right_type) = operands
-        lines.append(
-            f"{indent}{match[2]} ins({left}, {right} : {left_type}, {right_type}) outs("
-        )
+        lines.append(f"{indent}{match[2]} ins({left}, {right} : {left_type}, {right_type}) outs(")
         return "\n".join(lines)
 
     return _MATMUL.sub(widen, text)

@@ -64,9 +64,7 @@ def relax_arithmetic(text: str) -> str:
     """
     text = re.sub(r"= fadd (float|double|<)", r"= fadd reassoc contract nsz \1", text)
     text = re.sub(r"= (fmul|fsub) (float|double|<)", r"= \1 contract \2", text)
-    return re.sub(
-        r"call float @llvm\.(maxnum|minnum)\.f32", r"call nsz float @llvm.\1.f32", text
-    )
+    return re.sub(r"call float @llvm\.(maxnum|minnum)\.f32", r"call nsz float @llvm.\1.f32", text)
 
 
 def inline_math(text: str) -> str:
@@ -108,9 +106,7 @@ def guard_divisions(text: str) -> str:
     def guard(match: re.Match[str]) -> str:
         operation, kind = match[1], match[2]
         used.add((operation, kind))
-        return (
-            f"= call {kind} @__fa_{operation}_{kind}({kind} {match[3]}, {kind} {match[4]})"
-        )
+        return f"= call {kind} @__fa_{operation}_{kind}({kind} {match[3]}, {kind} {match[4]})"
 
     text = _DIVISION.sub(guard, text)
     for operation, kind in sorted(used):

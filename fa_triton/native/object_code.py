@@ -57,9 +57,7 @@ def compile_object(text: str) -> bytes:
         RuntimeError: LLVM rejects the IR.
     """
     cpu = host_cpu()
-    machine = _target().create_target_machine(
-        cpu=cpu.name, features=cpu.features, opt=3, jit=True
-    )
+    machine = _target().create_target_machine(cpu=cpu.name, features=cpu.features, opt=3, jit=True)
     module = llvm.parse_assembly(text)
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)

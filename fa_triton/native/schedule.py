@@ -122,8 +122,7 @@ def add_schedule(text: str, tile: RegisterTile) -> tuple[str, bool]:
         return text, False
     script = [
         "module attributes {transform.with_named_sequence} {",
-        "transform.named_sequence @__transform_main("
-        f"%root: {_ANY} {{transform.consumed}}) {{",
+        f"transform.named_sequence @__transform_main(%root: {_ANY} {{transform.consumed}}) {{",
         _TRANSPOSE_STEP if transposes else "",
         *(_matmul_step(number, chosen) for number, chosen in enumerate(sorted(tiles))),
         _LOWER_STEP,

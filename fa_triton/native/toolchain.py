@@ -49,9 +49,7 @@ def _llvmlite_accepted(version: str) -> bool:
 
 def version_problems() -> list[str]:
     """Say what is missing or has the wrong version, one sentence per package."""
-    llvmlite_range = (
-        f">={'.'.join(map(str, LLVMLITE_FROM))},<{'.'.join(map(str, LLVMLITE_BELOW))}"
-    )
+    llvmlite_range = f">={'.'.join(map(str, LLVMLITE_FROM))},<{'.'.join(map(str, LLVMLITE_BELOW))}"
     problems = []
     for package, accepted, expected in (
         ("triton-ascend", lambda v: v == TRITON_ASCEND, f"=={TRITON_ASCEND}"),

@@ -107,7 +107,7 @@ def scores_with_exponential_gates():
 
 @triton.jit
 def attention(
-    Q, K, V, O, scale, stride, n,
+    Q, K, V, OUT, scale, stride, n,
     HEADS: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(n, ROWS)
@@ -133,8 +133,8 @@ def attention(
             v = tl.load(V + base + c[:, None] * stride + d[None, :], mask=seen, other=0.0)
             acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v)
             high = higher
-        o = (acc / total[:, None]).to(O.dtype.element_ty)
-        tl.store(O + base + r[:, None] * stride + d[None, :], o, mask=r[:, None] < n)
+        o = (acc / total[:, None]).to(OUT.dtype.element_ty)
+        tl.store(OUT + base + r[:, None] * stride + d[None, :], o, mask=r[:, None] < n)
 
 
 def _attention(dtype: torch.dtype, tolerance: float) -> Run:
@@ -166,7 +166,7 @@ def causal_attention_bfloat16():
 
 @triton.jit
 def unit_inverse(A, X, SIDE: tl.constexpr):
-    # (I + strictly lower A)^-1 of one 64x64 block per program: forward substitution in the
+    # (AT + strictly lower A)^-1 of one 64x64 block per program: forward substitution in the
     # 16x16 diagonal blocks, products below
     A += tl.program_id(0) * SIDE * SIDE
     X += tl.program_id(0) * SIDE * SIDE

@@ -104,9 +104,9 @@ def mask_with_holes_in_both_axes():
 
 
 @triton.jit
-def scatter(X, I, Y, BLOCK: tl.constexpr):
+def scatter(X, AT, Y, BLOCK: tl.constexpr):
     o = tl.arange(0, BLOCK)
-    tl.store(Y + tl.load(I + o), tl.load(X + o))
+    tl.store(Y + tl.load(AT + o), tl.load(X + o))
 
 
 @case(scatter)
@@ -117,11 +117,11 @@ def scatter_store():
 
 
 @triton.jit
-def gather_rows(X, I, Y, n, DIM: tl.constexpr, BLOCK: tl.constexpr):
+def gather_rows(X, AT, Y, n, DIM: tl.constexpr, BLOCK: tl.constexpr):
     o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, DIM)
     m = o < n
-    i = tl.load(I + o, mask=m, other=0)
+    i = tl.load(AT + o, mask=m, other=0)
     x = tl.load(X + i[:, None] * DIM + d[None, :], mask=m[:, None], other=0.0)
     tl.store(Y + o[:, None] * DIM + d[None, :], x, mask=m[:, None])
 

@@ -95,7 +95,7 @@ def while_loop():
 def branch(X, Y, flag, BLOCK: tl.constexpr):
     o = tl.arange(0, BLOCK)
     x = tl.load(X + o)
-    if flag > 0:
+    if flag > 0:  # noqa: SIM108
         x = x * 2.0
     else:
         x = x - 1.0

@@ -100,9 +100,9 @@ def flip_of_a_vector():
 
 
 @triton.jit
-def gather_1d(X, I, Y, BLOCK: tl.constexpr):
+def gather_1d(X, AT, Y, BLOCK: tl.constexpr):
     o = tl.arange(0, BLOCK)
-    tl.store(Y + o, tl.gather(tl.load(X + o), tl.load(I + o), 0))
+    tl.store(Y + o, tl.gather(tl.load(X + o), tl.load(AT + o), 0))
 
 
 @case(gather_1d)
@@ -112,9 +112,9 @@ def gather_of_a_vector():
 
 
 @triton.jit
-def gather_2d(X, I, Y, ROWS: tl.constexpr, COLS: tl.constexpr):
+def gather_2d(X, AT, Y, ROWS: tl.constexpr, COLS: tl.constexpr):
     o = tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]
-    tl.store(Y + o, tl.gather(tl.load(X + o), tl.load(I + o), 1))
+    tl.store(Y + o, tl.gather(tl.load(X + o), tl.load(AT + o), 1))
 
 
 @case(gather_2d)
