@@ -84,7 +84,10 @@ def choose_tile(key: TileKey) -> TileConfig:
     Raises:
         ValueError: A config file that does not decode, named with the reason.
     """
-    for entry in (*_user_entries(key.device, os.environ.get(CONFIG_DIR_VARIABLE)), *shipped_entries(key.device)):
+    for entry in (
+        *_user_entries(key.device, os.environ.get(CONFIG_DIR_VARIABLE)),
+        *shipped_entries(key.device),
+    ):
         if entry.matches(key):
             return entry.config
     return _rule(key)

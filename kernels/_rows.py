@@ -1,8 +1,9 @@
 """Where the rows of a head unit lie: shared by the forward and the combine kernel.
 
-A unit is one key/value head with its ``GROUP`` query heads, or a single query head (``GROUP`` = 1). Its ``len_q * GROUP``
-rows are numbered position-major (``r = position * GROUP + head``) or, with ``HEAD_MAJOR``, head-major
-(``r = head * len_q + position``). Position-major rows are affine in memory: the launcher sees to that by packing.
+A unit is one key/value head with its ``GROUP`` query heads, or a single query head (``GROUP`` = 1).
+Its ``len_q * GROUP`` rows are numbered position-major (``r = position * GROUP + head``) or, with
+``HEAD_MAJOR``, head-major (``r = head * len_q + position``). Position-major rows are affine in
+memory: the launcher sees to that by packing.
 """
 
 import triton
@@ -11,20 +12,24 @@ import triton.language as tl
 
 @triton.jit
 def sequence_bounds(cu_seqlens, seqused, b, length):
-    """Return (first token, valid tokens) of batch entry ``b``; ``seqused`` wins over ``cu_seqlens`` over ``length``."""
-    first = 0
+    """Return (first token, valid tokens) of batch entry ``b``.
+
+    ``seqused`` wins over ``cu_seqlens``, and ``length`` bounds both: no length read from the device
+    leads out of the tensors.
+    """
+    first = b * 0
     n = length
     if cu_seqlens is not None:
         first = tl.load(cu_seqlens + b)
-        n = tl.load(cu_seqlens + b + 1) - first
+        n = tl.minimum(tl.load(cu_seqlens + b + 1) - first, length)
     if seqused is not None:
-        n = tl.load(seqused + b)
+        n = tl.minimum(tl.load(seqused + b), length)
     return first, n
 
 
 @triton.jit
 def row_place(n, row, len_q, GROUP: tl.constexpr, HEAD_MAJOR: tl.constexpr):
-    """Return (head unit of the tensors, first row there, end of rows that stay affine) of a unit's ``row``."""
+    """Return (head unit of the tensors, first row there, end of the affine rows) for ``row``."""
     if HEAD_MAJOR:
         length = tl.maximum(len_q, 1)
         head = row // length
@@ -39,8 +44,17 @@ def row_place(n, row, len_q, GROUP: tl.constexpr, HEAD_MAJOR: tl.constexpr):
 
 
 @triton.jit
-def row_sinks(sinks, unit, unit_row, o_r, stride_sink, GROUP: tl.constexpr, HEAD_MAJOR: tl.constexpr):
-    """Load the sink logit of every row of a tile; merged rows read a table that repeats with period ``GROUP``."""
+def row_offset(b, first_token, unit, unit_row, stride_b, stride_t, stride_n, stride_r):
+    """Return the offset of a row in elements, in 64 bits."""
+    sequence = b.to(tl.int64) * stride_b + first_token.to(tl.int64) * stride_t
+    return sequence + unit.to(tl.int64) * stride_n + unit_row.to(tl.int64) * stride_r
+
+
+@triton.jit
+def row_sinks(
+    sinks, unit, unit_row, o_r, stride_sink, GROUP: tl.constexpr, HEAD_MAJOR: tl.constexpr
+):
+    """Load the sink logit of every row of a tile; merged rows read a table of period ``GROUP``."""
     if HEAD_MAJOR or GROUP == 1:
         b_sink = tl.load(sinks + unit * stride_sink) + o_r.to(tl.float32) * 0.0
     else:

@@ -1,7 +1,8 @@
 """Constants and steps of the online softmax shared by the attention kernels.
 
-Logits are natural-log. A hidden logit is ``MASKED``, a running maximum starts at ``MAX_START``: finite values, so that
-``exp(MASKED - MAX_START)`` is exactly 0 and ``-inf - -inf`` cannot occur. A row is empty iff its sum is 0.
+Logits are natural-log. A hidden logit is ``MASKED``, a running maximum starts at ``MAX_START``:
+finite values, so that ``exp(MASKED - MAX_START)`` is exactly 0 and ``-inf - -inf`` cannot occur. A
+row is empty iff its sum is 0.
 """
 
 import triton

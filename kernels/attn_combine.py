@@ -1,15 +1,16 @@
-"""Phase 2 of ``flash_attn``: merge the partial rows of every row block that the plan cut along the keys.
+"""Phase 2 of ``flash_attn``: merge the partial rows of the row blocks that the plan cut.
 
-A pure vector kernel. Program ``pid`` takes the combine tasks of one vector core. Row ``r`` of a task has ``slots``
-partials ``(acc, m, l)`` in consecutive workspace slots; ``m = max m_i``, ``l = sum l_i e^(m_i - m)``,
-``out = sum acc_i e^(m_i - m) / l``, ``lse = ln l + m``. An empty partial is the identity; a row with no key at all
-gives 0 and +inf. ``BLOCK_S`` slots are merged at once, then online between such groups.
+A pure vector kernel. Program ``pid`` takes the combine tasks of one vector core. Row ``r`` of a
+task has ``slots`` partials ``(acc, m, l)`` in consecutive workspace slots; ``m = max m_i``,
+``l = sum l_i e^(m_i - m)``, ``out = sum acc_i e^(m_i - m) / l``, ``lse = ln l + m``. An empty
+partial is the identity; a row with no key at all gives 0 and +inf. BLOCK_S slots are merged at
+once, then online from one such group to the next.
 """
 
 import triton
 import triton.language as tl
 
-from ._rows import row_place, row_sinks, sequence_bounds
+from ._rows import row_offset, row_place, row_sinks, sequence_bounds
 from ._softmax import MASKED, MAX_START, PROPAGATE, add_sink, log_sum_exp, normalise
 
 TASK_WORDS_PER_SEGMENT = tl.constexpr(16)
@@ -22,9 +23,22 @@ _PLAIN_SCALARS = (
 
 
 @triton.jit
-def _merge_slots(part_acc, part_max, part_sum, slot_row, slots, block_q, o_r, o_d, m_row,
-                 D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Return (m, l, acc) of BLOCK_R rows over ``slots`` slots; ``slot_row`` is the first row in the first slot."""
+def _merge_slots(
+    part_acc,
+    part_max,
+    part_sum,
+    slot_row,
+    slots,
+    block_q,
+    o_r,
+    o_d,
+    m_row,
+    D: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Return (m, l, acc) of BLOCK_R rows; ``slot_row`` is the first of them in the first slot."""
     o_s = tl.arange(0, BLOCK_S)
     m = tl.full([BLOCK_R], MAX_START, tl.float32)
     l = tl.zeros([BLOCK_R], tl.float32)
@@ -32,7 +46,13 @@ def _merge_slots(part_acc, part_max, part_sum, slot_row, slots, block_q, o_r, o_
     for s in range(0, slots, BLOCK_S):
         m_part = (o_s < slots - s)[:, None] & m_row[None, :]
         p_row = slot_row + (s + o_s[:, None]) * block_q + o_r[None, :]
-        p_acc = part_acc + slot_row * D + (s + o_s[:, None, None]) * (block_q * D) + o_r[None, :, None] * D + o_d[None, None, :]
+        p_acc = (
+            part_acc
+            + slot_row * D
+            + (s + o_s[:, None, None]) * (block_q * D)
+            + o_r[None, :, None] * D
+            + o_d[None, None, :]
+        )
         b_m = tl.load(part_max + p_row, mask=m_part, other=MASKED)
         b_l = tl.load(part_sum + p_row, mask=m_part, other=0.0)
         b_acc = tl.load(p_acc, mask=m_part[:, :, None], other=0.0)
@@ -86,6 +106,7 @@ def attn_combine(
     HEAD_MAJOR: tl.constexpr,
     HAS_TASK_LIST: tl.constexpr,
 ):
+    """Merge the rows of one combine segment; one program per vector core."""
     pid = tl.program_id(0)
     if HAS_TASK_LIST:
         task = tl.load(plan + ranges_word + pid * 2)
@@ -110,7 +131,7 @@ def attn_combine(
         b = bn // num_units
         first_q, len_q = sequence_bounds(cu_seqlens_q, seqused_q, b, seqlen_q)
         task_end = tl.minimum(block_first + first + count_rows, len_q * GROUP)
-        # row groups of the task; head-major groups end at a head's end, so one more group per head crossed
+        # groups of rows; head-major ones end at a head's end: one more per head crossed
         row = block_first + first
         groups = (tl.maximum(task_end - row, 0) + BLOCK_R - 1) // BLOCK_R
         if HEAD_MAJOR:
@@ -121,20 +142,28 @@ def attn_combine(
             row_end = tl.minimum(tl.minimum(task_end, affine_end), row + BLOCK_R)
             m_row = o_r < row_end - row
             slot_row = slot.to(tl.int64) * block_q + (row - block_first)
-            b64 = b.to(tl.int64)
-            base_o = b64 * stride_ob + first_q.to(tl.int64) * stride_ot + unit.to(tl.int64) * stride_on + unit_row.to(tl.int64) * stride_or
-            base_l = b64 * stride_lb + first_q.to(tl.int64) * stride_lt + unit.to(tl.int64) * stride_ln + unit_row.to(tl.int64) * stride_lr
+            base_o = row_offset(
+                b, first_q, unit, unit_row, stride_ob, stride_ot, stride_on, stride_or
+            )
+            base_l = row_offset(
+                b, first_q, unit, unit_row, stride_lb, stride_lt, stride_ln, stride_lr
+            )
             for d in range(first_d, first_d + count_d, BLOCK_D):
                 o_d = d + tl.arange(0, BLOCK_D)
-                m, l, acc = _merge_slots(part_acc, part_max, part_sum, slot_row, slots, block_q, o_r, o_d, m_row, D, BLOCK_R, BLOCK_S, BLOCK_D)
+                m, l, acc = _merge_slots(
+                    part_acc, part_max, part_sum, slot_row, slots, block_q, o_r, o_d, m_row,
+                    D, BLOCK_R, BLOCK_S, BLOCK_D,
+                )  # fmt: skip
                 m_keys = m
                 l_keys = l
                 if sinks is not None:
                     b_sink = row_sinks(sinks, unit, unit_row, o_r, stride_sink, GROUP, HEAD_MAJOR)
                     m, l, acc = add_sink(m, l, acc, b_sink)
-                b_out = normalise(l, acc)
-                tl.store(out + base_o + o_r[:, None] * stride_or + o_d[None, :], b_out.to(out.dtype.element_ty), mask=m_row[:, None])
+                b_out = normalise(l, acc).to(out.dtype.element_ty)
+                p_o = out + base_o + o_r[:, None] * stride_or + o_d[None, :]
+                tl.store(p_o, b_out, mask=m_row[:, None])
                 if softmax_lse is not None:
                     # every column part of a row writes the same value
-                    tl.store(softmax_lse + base_l + o_r * stride_lr, log_sum_exp(m_keys, l_keys), mask=m_row)
+                    p_lse = softmax_lse + base_l + o_r * stride_lr
+                    tl.store(p_lse, log_sum_exp(m_keys, l_keys), mask=m_row)
             row = row_end

@@ -56,7 +56,9 @@ def query_operand(q: torch.Tensor, problem: AttnProblem, units: RowUnits) -> Row
     return RowOperand(packed, _packed_strides(packed, problem.layout_q))
 
 
-def output_operand(out: torch.Tensor, problem: AttnProblem, units: RowUnits, fill: bool) -> RowOperand:
+def output_operand(
+    out: torch.Tensor, problem: AttnProblem, units: RowUnits, fill: bool
+) -> RowOperand:
     """Rows of the result; ``fill`` clears rows that no row block covers."""
     if units.kind is not RowKind.PACKED:
         if fill:
@@ -68,9 +70,7 @@ def output_operand(out: torch.Tensor, problem: AttnProblem, units: RowUnits, fil
     return RowOperand(rows, _packed_strides(rows, problem.layout_q), target)
 
 
-def lse_operand(
-    lse: torch.Tensor, problem: AttnProblem, units: RowUnits, fill: bool
-) -> RowOperand:
+def lse_operand(lse: torch.Tensor, problem: AttnProblem, units: RowUnits, fill: bool) -> RowOperand:
     """Rows of the log-sum-exp; ``fill`` sets +inf where no row block covers a row."""
     if units.kind is not RowKind.PACKED:
         if fill:

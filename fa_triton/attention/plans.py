@@ -68,8 +68,14 @@ def plan_call(
     num_aic = options.num_aic or info.num_aic
     num_aiv = options.num_aiv or (2 * num_aic if options.num_aic else info.num_aiv)
     key = (
-        *_identity(problem), dtype, device, num_aic, num_aiv, options,
-        q_lens.tobytes(), kv_lens.tobytes(),
+        *_identity(problem),
+        dtype,
+        device,
+        num_aic,
+        num_aiv,
+        options,
+        q_lens.tobytes(),
+        kv_lens.tobytes(),
     )
     planned = _recent.get(key)
     if planned is not None:
@@ -112,7 +118,9 @@ def read_metadata(metadata: torch.Tensor, problem: BatchProblem) -> PlannedCall:
         layout_q=problem.layout_q,
         layout_out=problem.layout_out,
     )
-    if problem.seqlen_q > header.longest_q >= 0 and not (problem.has_cu_seqlens_q or problem.has_seqused_q):
+    if problem.seqlen_q > header.longest_q >= 0 and not (
+        problem.has_cu_seqlens_q or problem.has_seqused_q
+    ):
         raise ValueError(
             f"`metadata` must be made for queries of {problem.seqlen_q} tokens, "
             f"got a table for at most {header.longest_q}"
@@ -125,7 +133,9 @@ def tile_for(
 ) -> TileConfig:
     """Tiles of a problem whose longest head unit has ``rows`` rows."""
     return choose_tile(
-        TileKey(tile_device(device_info(device)), problem.head_dim, dtype, mask_class(problem), rows)
+        TileKey(
+            tile_device(device_info(device)), problem.head_dim, dtype, mask_class(problem), rows
+        )
     )
 
 
@@ -178,7 +188,15 @@ def _plan(
 def _identity(problem: BatchProblem) -> tuple[object, ...]:
     """What a plan depends on besides the lengths."""
     return (
-        problem.batch_size, problem.num_heads_q, problem.num_heads_kv, problem.head_dim,
-        problem.mask_mode, problem.win_left, problem.win_right, problem.layout_q,
-        problem.layout_out, problem.max_seqlen_q, problem.max_seqlen_kv,
+        problem.batch_size,
+        problem.num_heads_q,
+        problem.num_heads_kv,
+        problem.head_dim,
+        problem.mask_mode,
+        problem.win_left,
+        problem.win_right,
+        problem.layout_q,
+        problem.layout_out,
+        problem.max_seqlen_q,
+        problem.max_seqlen_kv,
     )

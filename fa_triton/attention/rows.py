@@ -60,7 +60,11 @@ def plans_one_head(problem: BatchProblem, q_lens: np.ndarray, full_tile: int) ->
     if problem.group == 1:
         return True
     present = q_lens[q_lens > 0]
-    return present.size > 0 and int(present.min()) * problem.group > full_tile and int(present.min()) > 1
+    return (
+        present.size > 0
+        and int(present.min()) * problem.group > full_tile
+        and int(present.min()) > 1
+    )
 
 
 def merged_rows(problem: BatchProblem, q_lens: np.ndarray) -> int:
