@@ -45,6 +45,7 @@ _COPY = re.compile(
 _SUBVIEW = re.compile(
     r" %\w+ = memref\.subview (%\w+)\[([^\]]*)\] \[([\d, ]+)\] \[([1, ]+)\] : (memref<[^>]*>)"
 )
+_LOAD_LOOP = "ExtractedLoadOrStore"
 _STORE_BACK = re.compile(
     r"^( *)bufferization\.materialize_in_destination (%\w+) in writable (%\w+)"
     r" : \((tensor<((?:\d+x)+)(\w+)>), (memref<.*>)\) -> \(\)\n",
@@ -97,9 +98,11 @@ def _nest(indent: str, tag: str, extents: Sequence[int], body: Sequence[str]) ->
 def _guard_element_loads(module: _Text, loop: int, mask: str, mask_type: str) -> None:
     """Put the mask around the loads of the loop nest that starts at ``loop``."""
     line_start = module.text.rfind("\n", 0, loop) + 1
-    indent = re.match(r" *", module.text[line_start:])
-    closing = f"\n{indent[0] if indent else ''}}}"
-    end = module.text.find(closing, loop)
+    indent = " " * (loop + 1 - line_start)
+    end = module.text.find(f"\n{indent}}}", loop)
+    closing = module.text[end + 1 : module.text.find("\n", end + 1)]
+    if _LOAD_LOOP not in closing:  # a loop of the kernel, whose accesses have their own masks
+        return
 
     def guard(match: re.Match[str]) -> str:
         space, name, load, element, index = match.groups()

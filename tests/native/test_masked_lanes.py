@@ -183,6 +183,26 @@ def test_scatter_to_wild_addresses() -> None:
     assert torch.equal(y[i[:20].long()], x[:20])
 
 
+@triton.jit
+def sum_then_select(X, AT, Y, n, steps, BLOCK: tl.constexpr):
+    o = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for s in range(0, steps):
+        i = tl.load(AT + s * BLOCK + o)
+        total += tl.load(X + i)
+    shifted = tl.where(o < n, total, -1.0)
+    tl.store(Y + o, shifted)
+
+
+def test_a_condition_after_a_loop_is_no_mask_of_its_loads() -> None:
+    x, y = torch.randn(64), torch.zeros(LANES)
+    i = torch.randint(0, 64, (3, LANES), dtype=torch.int32)
+    runner(sum_then_select)[1](x, i, y, 20, 3, BLOCK=LANES)
+    expected = x[i.long()].sum(0)
+    expected[20:] = -1
+    torch.testing.assert_close(y, expected)
+
+
 def test_a_load_that_is_also_used_unmasked_is_left_alone() -> None:
     text = """
     %4 = arith.cmpi slt, %2, %3 : tensor<4xi32>
