@@ -46,9 +46,9 @@ def table(results: list[Result]) -> str:
         if amx and r["dtype"] == "bf16" and not _peer_has_amx(r):
             column = "no_amx"
         rows.setdefault((r["workload"], r["dtype"]), {})[column] = r
-    columns = {"one": "one thread, CPU time", "many": f"{many} threads, elapsed"}
+    columns = {"one": "1 thread, CPU time", "many": f"{many} threads, elapsed"}
     if amx:
-        columns["no_amx"] = "one thread, torch without AMX"
+        columns["no_amx"] = "1 thread, torch without AMX"
     lines = [
         f"| workload | dtype | {' | '.join(columns.values())} | fastest peer |",
         "|---" * (len(columns) + 3) + "|",
