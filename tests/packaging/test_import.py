@@ -97,6 +97,8 @@ def test_unknown_attribute_names_itself():
 def test_kernels_import_triton_and_shared_parts_only():
     allowed = {"__future__", "math", "triton"}
     for path, names in module_imports("kernels", "fa_triton.kernels").items():
+        if path.name == "__init__.py":
+            continue
         own = {
             n
             for n in starts_with(names, {"fa_triton"})
@@ -124,3 +126,23 @@ def test_optional_packages_stay_in_their_folder():
         for package, folders in homes.items():
             if starts_with(names, {package}):
                 assert str(path).startswith(folders), f"{path} imports {package}"
+
+
+def test_missing_triton_is_explained():
+    code = (
+        "import sys\n"
+        "sys.modules['triton'] = None\n"
+        "import torch, fa_triton\n"
+        "x = torch.zeros(1, 4, 2, 64)\n"
+        "try:\n    fa_triton.flash_attn(x, x, x)\n"
+        "except RuntimeError as error:\n    print(error)"
+    )
+    text = run_fresh(code)
+    assert "`triton` must be installed" in text
+    assert "fa_triton[cpu]" in text
+
+
+def test_missing_triton_on_a_newer_python_names_the_versions():
+    from fa_triton.kernels import _missing_triton
+
+    assert "3.10 and 3.11 only, this is 3.13" in _missing_triton((3, 13))
