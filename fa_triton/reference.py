@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from typing_extensions import Unpack
 
 from fa_triton.problem import AttnOptions, AttnProblem
 from fa_triton.validation import resolve_lengths, validate_flash_attn
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # Logits of one chunk of rows, all heads and keys.
 CHUNK_BYTES = 64 * 2**20
