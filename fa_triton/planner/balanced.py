@@ -27,8 +27,9 @@ from fa_triton.planner.schedule import (
 from fa_triton.planner.whole_rows import Deal, deal_whole_rows
 from fa_triton.planner.work import AttnWork
 
-# the search ends when the budget is known to this share of it
+# the search ends when the budget is known to this share of it, or to so many cycles
 _BUDGET_PRECISION = 2**-15
+_BUDGET_TOLERANCE = BARRIER_CYCLES // 5
 # so many steps of it follow the work left over or the room left, the others bisect
 _GUIDED_PROBES = 3
 # larger budgets that are tried because they cut fewer row blocks
@@ -39,11 +40,15 @@ _WORTH_DEALING = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
-    """Ranges of the cores: ``segments`` are section*num_aic + core."""
+    """Ranges of the cores, from ``cuts[starts]`` to ``cuts[ends]``.
 
-    starts: list[Cut]
-    ends: list[Cut]
-    segments: list[int]
+    ``segments`` says whose they are: section*num_aic + core.
+    """
+
+    cuts: list[Cut]
+    starts: slice
+    ends: slice
+    segments: slice | list[int]
     num_sections: int
     split: SplitRows
     combine: CombineSchedule
@@ -103,11 +108,10 @@ def _search(line: Line, num_aic: int, num_aiv: int, columns: int) -> _Candidate:
         if isinstance(relaxed, Division):
             candidate = _divided(relaxed, line.grid, num_aiv, columns)
             best = min(best, candidate, key=lambda c: c.makespan)
-    if best.split.bn.size:
-        whole = line.divide(cores, best.makespan, split=False)
-        if isinstance(whole, Division):
-            whole = _smallest_division(line, cores, least, whole, split=False)
-            best = _divided(whole, line.grid, num_aiv, columns)
+    whole = line.divide(cores, best.makespan, split=False, give_up=True)
+    if isinstance(whole, Division):
+        whole = _smallest_division(line, cores, least, whole, split=False)
+        best = _divided(whole, line.grid, num_aiv, columns)
     has_prefill = line.grid.rows.size > line.grid.batch_size
     if has_prefill and best.makespan - least > least * _WORTH_DEALING:
         deal = deal_whole_rows(line, cores)
@@ -119,13 +123,17 @@ def _search(line: Line, num_aic: int, num_aiv: int, columns: int) -> _Candidate:
 def _smallest_division(
     line: Line, cores: int, least: int, best: Division | None, *, split: bool
 ) -> Division:
-    """Search the smallest budget that suffices, from ``least`` cycles up to that of ``best``."""
+    """Search the smallest budget that suffices, from ``least`` cycles up to that of ``best``.
+
+    Ranges of whole row blocks are searched to the cycle, others as precisely as it matters.
+    """
     enough = least + line.max_block + 2 * line.max_write
     upper = best.makespan if best else enough
+    tolerance = min(int(upper * _BUDGET_PRECISION), _BUDGET_TOLERANCE) if split else 0
     # cores waste half a block and write one partial on average
     guess = min(least + line.max_block // 2 + line.max_write, upper)
     probes = 0
-    while best is None or upper - least > upper * _BUDGET_PRECISION:
+    while best is None or upper - least > tolerance:
         probes += 1
         budget = min(max(guess, least), upper)
         outcome = line.divide(cores, budget, split=split)
@@ -142,13 +150,15 @@ def _smallest_division(
 
 def _divided(division: Division, grid: RowGrid, num_aiv: int, columns: int) -> _Candidate:
     """One range per core."""
-    split = _split_rows(division, grid)
+    split = _split_rows(division.cuts, grid)
     combine = schedule_combine(split, num_aiv, columns)
-    barrier = BARRIER_CYCLES if split.bn.size else 0
+    barrier = BARRIER_CYCLES if split.rows.size else 0
+    ranges = len(division.cuts) - 1
     return _Candidate(
-        starts=division.cuts[:-1],
-        ends=division.cuts[1:],
-        segments=list(range(len(division.cuts) - 1)),
+        cuts=division.cuts,
+        starts=slice(0, ranges),
+        ends=slice(1, ranges + 1),
+        segments=slice(0, ranges),
         num_sections=1,
         split=split,
         combine=combine,
@@ -163,10 +173,11 @@ def _dealt(deal: Deal, grid: RowGrid, num_aic: int, num_aiv: int, columns: int) 
         for core, pieces in enumerate(deal.cores)
         for section, piece in enumerate(pieces)
     ]
-    split = _split_rows(Division([], 0, 0), grid)
+    split = _split_rows([], grid)
     return _Candidate(
-        starts=[piece.start for _, piece in placed],
-        ends=[piece.end for _, piece in placed],
+        cuts=[piece.start for _, piece in placed] + [piece.end for _, piece in placed],
+        starts=slice(0, len(placed)),
+        ends=slice(len(placed), 2 * len(placed)),
         segments=[segment for segment, _ in placed],
         num_sections=max(len(pieces) for pieces in deal.cores),
         split=split,
@@ -175,21 +186,24 @@ def _dealt(deal: Deal, grid: RowGrid, num_aic: int, num_aiv: int, columns: int) 
     )
 
 
-def _split_rows(division: Division, grid: RowGrid) -> SplitRows:
+def _split_rows(cuts: list[Cut], grid: RowGrid) -> SplitRows:
     """Row blocks with a cut inside; slots are numbered along the line."""
-    inside = np.array([cut[:3] for cut in division.cuts if cut[3]], dtype=np.int64)
-    inside = inside.reshape(-1, 3)
-    changes = np.append(True, (inside[1:] != inside[:-1]).any(axis=1))[: len(inside)]
-    begin = np.flatnonzero(changes)
-    slots = np.diff(np.append(begin, len(inside))) + 1
-    seq, head, row = inside[begin].T
-    return SplitRows(
-        bn=seq * grid.heads + head,
-        m=row - grid.offsets[seq],
-        first_slot=np.cumsum(slots) - slots,
-        slots=slots,
-        rows=grid.rows[row],
-    )
+    places: list[list[int]] = []
+    rows: list[int] = []
+    slot = 0
+    previous = None
+    for seq, head, row, block in cuts:
+        if not block:
+            continue
+        if (seq, head, row) != previous:
+            previous = (seq, head, row)
+            m = row - int(grid.offsets[seq])
+            places.append([seq * grid.heads + head, m, slot, 1])
+            rows.append(row)
+            slot += 1
+        places[-1][3] += 1
+        slot += 1
+    return SplitRows(np.array(places, dtype=np.int64).reshape(-1, 4), grid.rows[rows])
 
 
 def _assemble(
@@ -202,32 +216,31 @@ def _assemble(
     block_kv: int,
     one_head_rows: bool,
 ) -> Plan:
-    used = len(best.segments)
-    cuts = np.array(best.starts + best.ends, dtype=np.int64).reshape(-1, 4)
+    cuts = np.array(best.cuts, dtype=np.int64)
     seq, head, row, block = cuts.T
-    in_grid = seq < grid.batch_size
-    m = np.where(in_grid, row - grid.offsets[seq], 0)
-    positions = np.empty((2 * used, 3), dtype=np.int64)
+    m = np.where(seq < grid.batch_size, row - grid.offsets[seq], 0)
+    positions = np.empty((len(cuts), 3), dtype=np.int64)
     positions[:, 0] = seq * grid.heads + head
     positions[:, 1] = m
     positions[:, 2] = np.append(grid.first, 0)[row] + block
 
-    is_cut = block > 0
     # row blocks before the cut, in the order the cores walk them
     ordinal = grid.offsets[seq] * grid.heads + m
     ordinal += head * np.append(np.diff(grid.offsets), 0)[seq]
-    visited = ordinal[used:] + is_cut[used:] - ordinal[:used]
-    one_row = (ordinal[:used] == ordinal[used:]) & is_cut[:used]
-    partials = is_cut[:used].astype(np.int64) + (is_cut[used:] & ~one_row)
+    is_cut = (block > 0).astype(np.int64)
+    head_cut, tail_cut = is_cut[best.starts], is_cut[best.ends]
+    row_step = ordinal[best.ends] - ordinal[best.starts]
+    # a row block cut at both ends is one partial
+    partials = head_cut + tail_cut - (head_cut & tail_cut & (row_step == 0))
 
     segments = best.num_sections * num_aic
     starts = np.zeros((segments, 3), dtype=np.int64)
     ends = np.zeros((segments, 3), dtype=np.int64)
     first_slots, row_blocks, cut_flags = np.zeros((3, segments), dtype=np.int64)
-    starts[best.segments], ends[best.segments] = positions[:used], positions[used:]
+    starts[best.segments], ends[best.segments] = positions[best.starts], positions[best.ends]
     first_slots[best.segments] = np.cumsum(partials) - partials
-    row_blocks[best.segments] = visited
-    cut_flags[best.segments] = is_cut[:used] * CUT_AT_START + is_cut[used:] * CUT_AT_END
+    row_blocks[best.segments] = row_step + tail_cut
+    cut_flags[best.segments] = head_cut * CUT_AT_START + tail_cut * CUT_AT_END
     return Plan(
         work=work,
         planner=BALANCED,
@@ -237,13 +250,13 @@ def _assemble(
         block_kv=block_kv,
         one_head_rows=one_head_rows,
         num_sections=best.num_sections,
-        is_fd=best.split.bn.size > 0,
+        is_fd=best.split.rows.size > 0,
         starts=starts,
         ends=ends,
         first_slots=first_slots,
         row_blocks=row_blocks,
         cuts=cut_flags,
-        slots_per_section=int(best.split.slots.sum()),
+        slots_per_section=int(best.split.places[:, 3].sum()),
         tasks=best.combine.tasks,
         task_ranges=best.combine.ranges,
         grid=grid,

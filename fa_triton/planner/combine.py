@@ -17,12 +17,14 @@ MANY_ROWS = 16
 
 @dataclass(frozen=True, eq=False)
 class SplitRows:
-    """Row blocks that several cores share, in the order of their slots; int64 ``[K]`` each."""
+    """Row blocks that several cores share, in the order of their slots.
 
-    bn: np.ndarray
-    m: np.ndarray
-    first_slot: np.ndarray
-    slots: np.ndarray
+    Attributes:
+        places: ``[K, 4]`` bn, m, first slot, slots; int64.
+        rows: ``[K]`` rows of the row block.
+    """
+
+    places: np.ndarray
     rows: np.ndarray
 
 
@@ -50,52 +52,39 @@ def schedule_combine(split: SplitRows, num_aiv: int, columns: int) -> CombineSch
     Returns:
         The schedule.
     """
-    if split.bn.size == 0:
+    if split.rows.size == 0:
         none = np.zeros((0, TASK_WORDS), dtype=np.int64)
         return CombineSchedule(none, np.zeros((num_aiv, 2), dtype=np.int64), 0)
-    parts = [(0, columns)]
+    parts = 1
     if split.rows.sum() < MANY_ROWS * num_aiv and columns % (2 * COLUMN_STEP) == 0:
-        half = columns // 2
-        parts = [(0, half), (half, half)]
-    return _deal(split, num_aiv, parts)
+        parts = 2
+    return _deal(split, num_aiv, parts, columns // parts)
 
 
-def _deal(split: SplitRows, num_aiv: int, parts: list[tuple[int, int]]) -> CombineSchedule:
-    """Deal rows x column parts; inside a row block all rows of one part follow each other."""
-    part_first = np.array([first for first, _ in parts])
-    part_columns = np.array([count for _, count in parts])
-    # runs: one column part of one row block
-    run_rows = np.repeat(split.rows, len(parts))
-    run_slots = np.repeat(split.slots, len(parts))
-    run_part = np.tile(np.arange(len(parts)), split.rows.size)
-    unit_cycles = np.array([partial_cycles(1, count) for count in part_columns.tolist()])
-    run_cycles = run_slots * unit_cycles[run_part]
+def _deal(split: SplitRows, num_aiv: int, parts: int, columns: int) -> CombineSchedule:
+    """Deal units of one row x ``columns``; inside a row block all rows of one part are together."""
+    block_units = split.rows * parts
+    block = np.repeat(np.arange(split.rows.size), block_units)
+    unit = np.arange(block.size) - (np.cumsum(block_units) - block_units)[block]
+    part, row = np.divmod(unit, split.rows[block])
 
-    run = np.repeat(np.arange(run_rows.size), run_rows)
-    run_start = np.cumsum(run_rows) - run_rows
-    cycles = run_cycles[run]
+    cycles = (split.places[:, 3] * partial_cycles(1, columns))[block]
     ends = np.cumsum(cycles)
     # the core in whose share the middle of a unit falls
     core = (2 * ends - cycles) * num_aiv // (2 * ends[-1])
-    makespan = int(np.bincount(core, cycles, num_aiv).max())
+    makespan = int(np.bincount(core, cycles).max())
 
-    begin = np.flatnonzero(np.append(True, (run[1:] != run[:-1]) | (core[1:] != core[:-1])))
-    count = np.diff(np.append(begin, run.size))
-    task_run = run[begin]
-    block = task_run // len(parts)
-    tasks = np.stack(
-        [
-            split.bn[block],
-            split.m[block],
-            split.first_slot[block],
-            split.slots[block],
-            begin - run_start[task_run],
-            count,
-            part_first[run_part[task_run]],
-            part_columns[run_part[task_run]],
-        ],
-        axis=1,
-    )
-    per_core = np.bincount(core[begin], minlength=num_aiv)
-    ranges = np.stack([np.cumsum(per_core) - per_core, per_core], axis=1)
+    begins = row == 0
+    begins[1:] |= core[1:] != core[:-1]
+    begin = np.flatnonzero(begins)
+    tasks = np.empty((begin.size, TASK_WORDS), dtype=np.int64)
+    tasks[:, 0:4] = split.places[block[begin]]
+    tasks[:, 4] = row[begin]
+    tasks[:-1, 5] = begin[1:] - begin[:-1]
+    tasks[-1, 5] = block.size - begin[-1]
+    tasks[:, 6] = part[begin] * columns
+    tasks[:, 7] = columns
+    ranges = np.empty((num_aiv, 2), dtype=np.int64)
+    ranges[:, 1] = np.bincount(core[begin], minlength=num_aiv)
+    ranges[:, 0] = np.cumsum(ranges[:, 1]) - ranges[:, 1]
     return CombineSchedule(tasks, ranges, makespan)

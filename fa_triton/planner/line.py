@@ -65,6 +65,10 @@ class Line:
 
     def __init__(self, grid: RowGrid, columns: int) -> None:
         self.grid = grid
+        # before the first row block of the batch, and behind the last one
+        first_seq = int(np.searchsorted(grid.offsets, 0, side="right")) - 1
+        self.start: Cut = (first_seq, 0, 0, 0)
+        self.end: Cut = (grid.batch_size, 0, int(grid.offsets[-1]), 0)
         row_sums = grid.cost_offsets() * CYCLES_PER_UNIT
         head_cycles = np.diff(row_sums[grid.offsets])
         seq_sums = np.zeros(grid.batch_size + 1, dtype=np.int64)
@@ -83,16 +87,6 @@ class Line:
         self._offsets = grid.offsets.data
         self._block_cycles = block_cycles.data
         self._write_cycles = write_cycles.data
-
-    @property
-    def start(self) -> Cut:
-        """Before the first row block of the batch."""
-        return (int(np.searchsorted(self.grid.offsets, 0, side="right")) - 1, 0, 0, 0)
-
-    @property
-    def end(self) -> Cut:
-        """Behind the last row block of the batch."""
-        return (self.grid.batch_size, 0, self._offsets[-1], 0)
 
     def coordinate(self, cut: Cut) -> int:
         """Cycles before a cut between two row blocks."""
@@ -113,7 +107,13 @@ class Line:
         return (seq, head, first + m, 0)
 
     def divide(
-        self, cores: int, budget: int, *, split: bool, start: Cut | None = None
+        self,
+        cores: int,
+        budget: int,
+        *,
+        split: bool,
+        start: Cut | None = None,
+        give_up: bool = False,
     ) -> Division | Shortfall:
         """Let every core in turn take as much as fits its budget.
 
@@ -124,6 +124,8 @@ class Line:
             budget: Cycles per core, writing of partial rows included.
             split: Whether row blocks may be cut.
             start: Where to begin, between two row blocks; None: at the start of the line.
+            give_up: Stop as soon as the cores left cannot take the rest; the shortfall then only
+                says that the budget is too small.
         """
         seq_sums, head_cycles, offsets = self._seq_sums, self._head_cycles, self._offsets
         row_sums, block_cycles = self._row_sums, self._block_cycles
@@ -133,7 +135,9 @@ class Line:
         makespan = head_write = 0
         shared: tuple[int, int, int] | None = None
         next_budget = total
-        for _ in range(cores):
+        for core in range(cores):
+            if give_up and (cores - core) * budget < total - at:
+                break
             reach = at + budget - head_write
             if reach >= total:
                 load = total - at + head_write
@@ -151,19 +155,32 @@ class Line:
             spent = head_write - at
             need = row_end + spent
             cut_at, block, tail_write = row_start, 0, 0
+            place = (seq, head, row)
             if split:
                 # a row block cut at both ends is one partial, written once
-                tail_write = 0 if shared == (seq, head, row) else write_cycles[row]
+                tail_write = 0 if shared == place else write_cycles[row]
                 step = block_cycles[row]
-                block = max(reach - row_start - tail_write, 0) // step
-                cut_at += block * step
-                need = min(need, cut_at + step + tail_write + spent)
-            next_budget = min(next_budget, need)
+                room = reach - row_start - tail_write
+                if room >= step:
+                    block = room // step
+                    cut_at += block * step
+                one_more = cut_at + step + tail_write + spent
+                if one_more < need:
+                    need = one_more
+            if need < next_budget:
+                next_budget = need
             if cut_at <= at:
                 break
-            makespan = max(makespan, cut_at + spent + (tail_write if block else 0))
+            load = cut_at + spent
+            if block:
+                load += tail_write
+                shared = place
+                head_write = write_cycles[row]
+            else:
+                shared = None
+                head_write = 0
+            if load > makespan:
+                makespan = load
             cuts.append((seq, head, row, block))
             at = cut_at
-            shared = (seq, head, row) if block else None
-            head_write = write_cycles[row] if block else 0
         return Shortfall(cuts, total - at, next_budget)

@@ -55,7 +55,9 @@ class RowGrid:
 
     def cost_offsets(self) -> np.ndarray:
         """Units before each row block of the flattened grid, ``[R+1]``."""
-        return np.concatenate(([0], np.cumsum(self.cost)))
+        sums = np.zeros(self.cost.size + 1, dtype=np.int64)
+        np.cumsum(self.cost, out=sums[1:])
+        return sums
 
 
 def build_row_grid(work: AttnWork, block_q: int, block_kv: int, order: str) -> RowGrid:
@@ -66,10 +68,15 @@ def build_row_grid(work: AttnWork, block_q: int, block_kv: int, order: str) -> R
     offsets = np.zeros(work.batch_size + 1, dtype=np.int64)
     np.cumsum(row_blocks, out=offsets[1:])
 
-    seq = np.repeat(np.arange(work.batch_size), row_blocks)
-    low = (np.arange(offsets[-1]) - offsets[seq]) * block_q
-    rows = np.minimum(q_rows[seq] - low, block_q)
-    sq, skv = work.q_lens[seq], work.kv_lens[seq]
+    if offsets[-1] == work.batch_size and row_blocks.all():
+        # decode: one row block per sequence
+        low, rows = np.zeros_like(q_rows), q_rows
+        sq, skv = work.q_lens, work.kv_lens
+    else:
+        seq = np.repeat(np.arange(work.batch_size), row_blocks)
+        low = (np.arange(offsets[-1]) - offsets[seq]) * block_q
+        rows = np.minimum(q_rows[seq] - low, block_q)
+        sq, skv = work.q_lens[seq], work.kv_lens[seq]
     if order == GROUP_OUTER:
         first_pos, last_pos = _positions_group_outer(low, low + rows - 1, sq)
     else:
