@@ -100,7 +100,7 @@ def _generate_streaming(
     loaded: LoadedModel, inputs: dict[str, Tensor], options: DemoOptions, out: Console
 ) -> Generation:
     """Print a single prompt and its answer as it comes."""
-    out.print(f"> {options.prompts[0]}", style="bold", markup=False, highlight=False)
+    _print_prompt(out, options.prompts[0])
 
     def write(piece: str) -> None:
         out.print(piece, end="", markup=False, highlight=False, soft_wrap=True)
@@ -136,8 +136,12 @@ def _print_texts(
     if title:
         out.print(title, style="bold")
     for prompt, text in zip(prompts, generation.texts, strict=True):
-        out.print(f"> {prompt}", style="bold", markup=False, highlight=False)
+        _print_prompt(out, prompt)
         out.print(f"{text}\n", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_prompt(out: Console, prompt: str) -> None:
+    out.print(f"> {prompt}", style="bold", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ the padding was.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -26,6 +27,7 @@ class PackedBatch:
         q_rows: Rows of the real queries among ``B * Sq``; None if every query is real.
         kv_batch: Sequence of every real key ``[T]``, int64.
         kv_position: Position of every real key on the key axis ``[T]``, int64.
+        plans: Plans made for this batch, by whatever they depend on besides its lengths.
     """
 
     q_length: int
@@ -34,17 +36,18 @@ class PackedBatch:
     q_rows: Tensor | None
     kv_batch: Tensor
     kv_position: Tensor
+    plans: dict[Hashable, Tensor] = field(default_factory=dict, init=False, repr=False)
     _kv_rows: dict[tuple[int, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def cu_seqlens_q(self) -> Tensor:
         """Start of every sequence among the gathered queries ``[B + 1]``, int32."""
-        return _cumulative(self.q_lens, self.kv_batch.device)
+        return cumulative(self.q_lens).to(self.kv_batch.device)
 
     @cached_property
     def cu_seqlens_kv(self) -> Tensor:
         """Start of every sequence among the gathered keys ``[B + 1]``, int32."""
-        return _cumulative(self.kv_lens, self.kv_batch.device)
+        return cumulative(self.kv_lens).to(self.kv_batch.device)
 
     @cached_property
     def has_holes(self) -> bool:
@@ -112,7 +115,8 @@ def pack(mask: Tensor, q_length: int) -> PackedBatch | None:
     )
 
 
-def _cumulative(lens: tuple[int, ...], device: torch.device) -> Tensor:
+def cumulative(lens: tuple[int, ...]) -> Tensor:
+    """Return the starts of sequences of the given lengths and their end ``[B + 1]``, int32."""
     starts = torch.zeros(len(lens) + 1, dtype=torch.int32)
     starts[1:] = torch.tensor(lens, dtype=torch.int64).cumsum(0)
-    return starts.to(device)
+    return starts

@@ -22,9 +22,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
 
-from fa_triton.flash_attention import flash_attn
+from fa_triton.flash_attention import flash_attn, flash_attn_metadata
 from fa_triton.integrations import mask_patterns
-from fa_triton.integrations.packing import PackedBatch, pack
+from fa_triton.integrations.packing import PackedBatch, cumulative, pack
 
 # Arguments of a model's forward that reach the attention function and say nothing about it.
 _HARMLESS = frozenset(
@@ -168,8 +168,8 @@ def attention(
     options = {
         "softmax_scale": query.shape[-1] ** -0.5 if scaling is None else scaling,
         "sinks": None if s_aux is None else s_aux.float(),
-        **_mask_arguments(causal, sliding_window, q_length, kv_length),
     }
+    mask = _mask_arguments(causal, sliding_window, q_length, kv_length)
     if step is None:
         out, _ = flash_attn(
             query,
@@ -180,6 +180,7 @@ def attention(
             layout_out="BSND",
             max_seqlen_q=q_length,
             max_seqlen_kv=kv_length,
+            **mask,
             **options,
         )
         return out, None
@@ -188,27 +189,49 @@ def attention(
             "a sliding window needs padding at the ends of a sequence only, "
             "got a mask with padding between tokens"
         )
-    return _attend_packed(step, query, key, value, options), None
+    return _attend_packed(step, query, key, value, mask, options), None
 
 
 def _attend_packed(
-    step: PackedBatch, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
+    step: PackedBatch,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: dict[str, int],
+    options: dict[str, Any],
 ) -> Tensor:
     """Attend over the real tokens only."""
     packed_query = step.gather_q(query)
     if packed_query.shape[0] == 0:
         return step.scatter_out(packed_query)
+    shared = {
+        "layout_q": "TND",
+        "layout_kv": "TND",
+        "layout_out": "TND",
+        "max_seqlen_q": max(step.q_lens),
+        "max_seqlen_kv": max(step.kv_lens),
+        **mask,
+    }
+    # The plan is made from the lengths on the host, by the first layer of its kind: no other
+    # layer of the step plans, and none reads lengths back from the device.
+    heads = (query.shape[1], key.shape[1], query.shape[-1])
+    kind = (*heads, *mask.items())
+    if kind not in step.plans:
+        step.plans[kind] = flash_attn_metadata(
+            *heads,
+            cu_seqlens_q=cumulative(step.q_lens),
+            cu_seqlens_kv=cumulative(step.kv_lens),
+            device=query.device,
+            **shared,
+        )
     out, _ = flash_attn(
         packed_query,
         step.gather_kv(key),
         step.gather_kv(value),
-        layout_q="TND",
-        layout_kv="TND",
-        layout_out="TND",
         cu_seqlens_q=step.cu_seqlens_q,
         cu_seqlens_kv=step.cu_seqlens_kv,
-        max_seqlen_q=max(step.q_lens),
-        max_seqlen_kv=max(step.kv_lens),
+        metadata=step.plans[kind],
+        **shared,
         **options,
     )
     return step.scatter_out(out)
@@ -223,7 +246,9 @@ def _step(mask: Tensor, q_length: int, causal: bool) -> PackedBatch | None:
         )
     if not causal:
         raise NotImplementedError("padding must come with a causal layer, got is_causal=False")
-    steps = _steps.setdefault(mask, {})
+    steps = _steps.get(mask)
+    if steps is None:
+        steps = _steps[mask] = {}
     if q_length not in steps:
         steps[q_length] = pack(mask, q_length)
     return steps[q_length]

@@ -127,8 +127,9 @@ def test_forward_in_chunks() -> None:
         model.set_attn_implementation(implementation)
         with torch.no_grad():
             first: Any = model(ids[:, :7], use_cache=True)
-            kept = {"cache": first.cache} if "cache" in first else {}
-            kept = kept or {"past_key_values": first.past_key_values}
+            # Renamed in transformers 5.
+            name = "cache" if "cache" in first else "past_key_values"
+            kept = {name: first[name]}
             found[implementation] = model(ids[:, 7:], use_cache=True, **kept).logits
     torch.testing.assert_close(found["fa_triton"], found[theirs], rtol=1e-3, atol=1e-3)
 
