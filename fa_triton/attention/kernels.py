@@ -34,7 +34,13 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Un-normalised rows of cut row blocks: ``acc [slots, block_q, D]``, ``max`` and ``sum`` ``[slots, block_q]``."""
+    """Un-normalised rows of cut row blocks.
+
+    Attributes:
+        acc: ``[slots, block_q, D]`` fp32.
+        max: ``[slots, block_q]`` fp32.
+        sum: ``[slots, block_q]`` fp32.
+    """
 
     acc: torch.Tensor
     max: torch.Tensor
