@@ -87,7 +87,7 @@ def _warm_up(
     loaded: LoadedModel, inputs: dict[str, Tensor], options: DemoOptions, progress: Console
 ) -> None:
     """Compile what is not compiled yet, and let both sides take their first steps untimed."""
-    with _step(progress, "compiling kernels") as status, contextlib.ExitStack() as stack:
+    with _step(progress, "warming up") as status, contextlib.ExitStack() as stack:
         if options.device.type == "cpu" and cpu_mode() == "native":
             stack.enter_context(
                 announced_compiles(lambda kernel: status.update(f"compiling {kernel}"))
