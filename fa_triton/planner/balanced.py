@@ -1,9 +1,10 @@
 """The balanced planner: one range of key blocks per core, all as long as each other.
 
 The blocks of a batch lie on one line (:mod:`fa_triton.planner.line`) that is cut once per core.
-The smallest possible load of the slowest core is searched by bisection with the writing of partial
-rows inside; a division at row blocks only, which needs no combine phase, is preferred where it is
-at least as fast in all.
+The smallest possible load of the slowest core is searched with the writing of partial rows inside.
+Three forms compete, and the fastest with its barrier and its combine phase counted wins: ranges
+that cut row blocks, ranges of whole row blocks, and whole row blocks dealt to the cores in several
+pieces (:mod:`fa_triton.planner.whole_rows`).
 """
 
 from __future__ import annotations

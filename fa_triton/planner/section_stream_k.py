@@ -5,11 +5,14 @@ fit the L2 cache. In each section a greedy pass hands every core its share of th
 cost: whole heads first, then whole row blocks, then (FlashDecode) single key blocks. Where cores
 cut a row block, its partial rows go to slots and combine tasks merge them.
 
-Found out by comparison with recorded plans:
-    * Slot numbers restart in every section.
-    * With more than one section FlashDecode is switched on even where nothing is split.
+What recorded plans say where the description leaves a choice:
+    * Slot numbers restart in every section, and are 0 where FlashDecode is off.
+    * With more than one section FlashDecode is on, even where nothing is split.
+    * The first core of a section starts at key block 0, whatever its first row block sees; every
+      other start is the end of the core before, at the first key block its row block sees.
     * Costs are whole units; halves are rounded down.
     * A head whose rows see nothing is passed over whatever the load.
+    * Block sizes are in the header even where there is nothing to do.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from fa_triton.planner.schedule import (
     check_block_sizes,
     check_core_counts,
 )
+from fa_triton.planner.section_line import SectionLine
 from fa_triton.planner.work import MASK_NONE, MASK_WINDOW, AttnWork
 
 L2_BYTES = 96 * 2**20
@@ -76,7 +80,7 @@ def plan(
     block_q, block_kv = block_q or base_q, block_kv or base_kv
     order = GROUP_OUTER if work.layout_q == "BNSD" else POSITION_OUTER
     grid = build_row_grid(work, block_q, block_kv, order)
-    line = _Line(grid)
+    line = SectionLine(grid)
     bounds = _section_bounds(work, block_q, num_aic) if line.total else [0, grid.num_bn]
     sections = [
         _plan_section(line, begin, end, num_aic, block_q, block_kv, always_fd=len(bounds) > 2)
@@ -102,75 +106,6 @@ def base_sizes(work: AttnWork, num_aic: int, num_aiv: int) -> tuple[int, int]:
         wide = work.group * max_q < 64
     rows, keys = (32, 256) if wide else (64, 128)
     return rows * max(num_aiv // num_aic, 1), keys
-
-
-class _Line:
-    """All row blocks of the batch, head by head, with the prefix sums the greedy pass needs.
-
-    ``_first_over`` finds where a run of whole items must stop: an item is taken while half of its
-    last block may still overhang the limit, so the test is against ``sum - last//2``, whose
-    running maximum is monotone.
-    """
-
-    def __init__(self, grid: RowGrid) -> None:
-        self.grid = grid
-        self.num_heads = grid.heads
-        self.row_sums = grid.cost_offsets()
-        seq_sums = self.row_sums[grid.offsets]
-        self.bn_cost = np.repeat(np.diff(seq_sums), grid.heads)
-        self.bn_blocks = np.repeat(
-            np.diff(np.concatenate(([0], np.cumsum(grid.blocks)))[grid.offsets]), grid.heads
-        )
-        self.bn_last = np.repeat(self._last_of_sequences(), grid.heads)
-        self.bn_sums = np.concatenate(([0], np.cumsum(self.bn_cost)))
-        self.total = int(self.bn_sums[-1])
-        self.next_row = _next_filled(grid.cost)
-        self.next_bn = _next_filled(self.bn_cost)
-        self._row_stops = _running_stops(self.row_sums, grid.cost, grid.last)
-        self._bn_stops = _running_stops(self.bn_sums, self.bn_cost, self.bn_last)
-
-    def _last_of_sequences(self) -> np.ndarray:
-        """Units of the last block of the last row block that sees anything, per sequence."""
-        grid = self.grid
-        last = np.zeros(grid.batch_size, dtype=np.int64)
-        filled = np.flatnonzero(grid.blocks)
-        # later row blocks overwrite earlier ones
-        last[np.searchsorted(grid.offsets, filled, side="right") - 1] = grid.last[filled]
-        return last
-
-    def row_index(self, bn: int, m: int) -> int:
-        """Index of a row block in the flattened grid."""
-        return int(self.grid.offsets[bn // self.num_heads]) + m
-
-    def row_start(self, bn: int) -> int:
-        """First key block of the first row block of a head; 0 where it has none."""
-        seq = bn // self.num_heads
-        if self.grid.offsets[seq] == self.grid.offsets[seq + 1]:
-            return 0
-        return int(self.grid.first[self.grid.offsets[seq]])
-
-    def whole_bns(self, bn: int, budget: int) -> int:
-        """First head, from ``bn`` on, that does not fit ``budget`` units any more."""
-        if budget < 0:
-            return int(self.next_bn[bn])
-        return int(np.searchsorted(self._bn_stops, budget + self.bn_sums[bn], side="right"))
-
-    def whole_rows(self, row: int, budget: int) -> int:
-        """First row block, from ``row`` on, that does not fit ``budget`` units any more."""
-        stop = int(np.searchsorted(self._row_stops, budget + self.row_sums[row], side="right"))
-        return int(self.next_row[stop])
-
-
-def _running_stops(sums: np.ndarray, cost: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Running maximum of the budget that each item needs; items without cost never stop a run."""
-    needs = np.where(cost > 0, sums[1:] - last // 2, -1)
-    return np.maximum.accumulate(needs) if needs.size else needs
-
-
-def _next_filled(cost: np.ndarray) -> np.ndarray:
-    """Index of the first item with cost at or after each index, ``[N+1]``."""
-    index = np.where(cost > 0, np.arange(cost.size), cost.size)
-    return np.append(np.minimum.accumulate(index[::-1])[::-1], cost.size)
 
 
 def _section_bounds(work: AttnWork, block_q: int, num_aic: int) -> list[int]:
@@ -216,7 +151,7 @@ class _Assignment:
 
 
 def _plan_section(
-    line: _Line,
+    line: SectionLine,
     begin: int,
     end: int,
     num_aic: int,
@@ -229,10 +164,10 @@ def _plan_section(
     if line.bn_sums[end] == line.bn_sums[begin]:
         return _Assignment([(end, 0, 0)], [0], [], 0, 0), always_fd
     cores = min(num_aic, int(line.bn_blocks[begin:end].sum()))
-    with_fd = _Greedy(line, begin, end, block_q, split=True).run(cores)
+    with_fd = _Greedy(line, begin, end, split=True).run(cores)
     if always_fd:
         return with_fd, True
-    without_fd = _Greedy(line, begin, end, block_q, split=False).run(cores)
+    without_fd = _Greedy(line, begin, end, split=False).run(cores)
     block = block_units(block_q, block_kv)
     use_fd = (
         without_fd.max_cost > FD_LEAST_BLOCKS * block
@@ -244,10 +179,9 @@ def _plan_section(
 class _Greedy:
     """One greedy pass over a section; the state is the position and what is left around it."""
 
-    def __init__(self, line: _Line, begin: int, end: int, block_q: int, *, split: bool) -> None:
+    def __init__(self, line: SectionLine, begin: int, end: int, *, split: bool) -> None:
         self.line = line
         self.end = end
-        self.block_q = block_q
         self.split = split
         self.unassigned = int(line.bn_sums[end] - line.bn_sums[begin])
         self._enter_bn(begin)
