@@ -44,7 +44,7 @@ def _narrowed(data: np.ndarray) -> Any:
 @functools.lru_cache(maxsize=1)
 def prepare() -> None:
     """Repair the interpreter, once per process."""
-    builder = interpreter.InterpreterBuilder
+    builder: Any = interpreter.InterpreterBuilder
     cast, convert, dot = builder.cast_impl, builder.create_fp_to_fp, builder.create_dot
     binary, unary = builder.binary_op, builder.unary_op
     patch_tensor = interpreter._patch_lang_tensor

@@ -67,7 +67,8 @@ def to_linalg(kernel: JITFunction, specialization: Specialization) -> str:
     target = GPUTarget("npu", ARCHITECTURE, 0)
     backend = AscendBackend(target)
     options = backend.parse_options({})
-    hints = dict.fromkeys(specialization.divisible, 16)
+    # Annotated as a list of pairs, used as a mapping.
+    hints: Any = dict.fromkeys(specialization.divisible, 16)
     source = ASTSource(
         kernel,
         dict(specialization.signature),
