@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from fa_triton.attention.kernels import Lengths, run_attention
-from fa_triton.attention.plans import PlanOptions, plan_call, read_metadata, tile_for
-from fa_triton.attention.rows import row_units
-from fa_triton.attention.tiles import dtype_class, fit_to_plan
+from fa_triton.attention.plans import PlanOptions, plan_call, read_metadata
+from fa_triton.attention.prepared import prepare
+from fa_triton.attention.tiles import dtype_class
 from fa_triton.device import cpu_mode
 from fa_triton.problem import AttnProblem
 from fa_triton.validation import (
@@ -232,35 +232,19 @@ def flash_attn(
     lengths = Lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
     if metadata is not None and value_checks_enabled():
         check_lengths_on_host(problem, **vars(lengths))
-    dtype = dtype_class(problem.dtype)
-    if metadata is None:
-        planned = plan_call(problem, resolve_lengths(problem, **vars(lengths)), q.device, dtype)
-    else:
-        planned = read_metadata(metadata, problem)
     if q.device.type == "cpu" and cpu_mode() == "reference":
         return _on_reference(q, k, v, sinks, lengths, problem)
-
-    units = row_units(problem, planned.header)
-    rows = planned.header.longest_q * units.kernel_group
-    tile = fit_to_plan(tile_for(problem, q.device, dtype, rows), planned.header)
+    if metadata is None:
+        host_lengths = resolve_lengths(problem, **vars(lengths))
+        planned = plan_call(problem, host_lengths, q.device, dtype_class(problem.dtype))
+    else:
+        planned = read_metadata(metadata, problem)
+    call = prepare(problem, planned.header)
     out = torch.empty(problem.out_shape, dtype=q.dtype, device=q.device)
     lse = None
     if problem.return_softmax_lse:
         lse = torch.empty(problem.lse_shape, dtype=torch.float32, device=q.device)
-    run_attention(
-        q,
-        k,
-        v,
-        sinks,
-        lengths,
-        out,
-        lse,
-        problem=problem,
-        table=planned.table,
-        header=planned.header,
-        units=units,
-        tile=tile,
-    )
+    run_attention(q, k, v, sinks, lengths, out, lse, planned.table, call)
     return out, torch.zeros(1, device=q.device) if lse is None else lse
 
 

@@ -11,7 +11,13 @@ from typing import Any
 import msgspec
 
 from fa_triton.attention.rows import RowKind, RowUnits
-from fa_triton.attention.variants import KernelForm, combine_constants, parse_key
+from fa_triton.attention.variants import (
+    COMBINE_TENSORS,
+    FORWARD_TENSORS,
+    KernelForm,
+    combine_constants,
+    parse_key,
+)
 from fa_triton.compile.variant import FULL, VECTOR_ONLY, KernelVariant
 from fa_triton.tile_config import DtypeClass, MaskClass, TileConfig, TileKey, choose_tile
 
@@ -22,16 +28,6 @@ DEVICES = ("A2", "A3", "A5")
 HEAD_DIMS = (64, 128, 256)
 
 _DTYPE_CLASSES: dict[str, DtypeClass] = {"bf16": "16bit", "fp16": "16bit", "fp32": "fp32"}
-_FORWARD_TENSORS = (
-    "cu_seqlens_q",
-    "cu_seqlens_kv",
-    "seqused_q",
-    "seqused_kv",
-    "sinks",
-    "softmax_lse",
-)
-_COMBINE_TENSORS = ("cu_seqlens_q", "seqused_q", "sinks", "softmax_lse")
-
 # Names of the questions that are answered yes, for each mask: none, causal, a bound in mode 4.
 _MASKS: dict[MaskClass, tuple[tuple[str, ...], ...]] = {
     "none": (("HAS_LIMIT",),),
@@ -110,7 +106,7 @@ def _combine_forms(device: str) -> Iterator[KernelForm]:
         ):
             units = RowUnits(kind, 1, 1, group)
             constants = combine_constants(dim, has_list, units, tile)
-            for tensors in (_COMBINE_TENSORS, ()):
+            for tensors in (COMBINE_TENSORS, ()):
                 yield KernelForm(COMBINE, dtype, tuple(constants.items()), tensors)
 
 
@@ -133,7 +129,7 @@ def _forward(
     *,
     cut_flags: bool = True,
     head_major: bool = False,
-    tensors: tuple[str, ...] = _FORWARD_TENSORS,
+    tensors: tuple[str, ...] = FORWARD_TENSORS,
 ) -> KernelForm:
     constants: dict[str, int | bool] = {
         "GROUP": group,
@@ -153,11 +149,11 @@ def _variant(form: KernelForm, devices: tuple[str, ...]) -> KernelVariant:
     if form.kernel == FORWARD:
         tile = f"{constants['BLOCK_Q']}x{constants['BLOCK_KV']}"
         properties = FULL
-        optional = _FORWARD_TENSORS
+        optional = FORWARD_TENSORS
     else:
         tile = f"{constants['BLOCK_R']}x{constants['BLOCK_S']}x{constants['BLOCK_D']}"
         properties = VECTOR_ONLY
-        optional = _COMBINE_TENSORS
+        optional = COMBINE_TENSORS
     absent = [name for name in optional if name not in form.tensors]
     module = f"fa_triton.kernels.{form.kernel}"
     kernel = _kernel(module, form.kernel)

@@ -13,13 +13,10 @@ from fa_triton.attention.operands import (
     query_operand,
     sink_table,
 )
-from fa_triton.attention.rows import RowUnits
-from fa_triton.attention.variants import combine_constants, forward_constants, kernel_form
+from fa_triton.attention.prepared import PreparedCall
 from fa_triton.launch import runner
 from fa_triton.layout import strides
 from fa_triton.planner.table import Header
-from fa_triton.problem import AttnProblem
-from fa_triton.tile_config import TileConfig
 
 
 @dataclass(frozen=True)
@@ -66,29 +63,23 @@ def run_attention(
     lengths: Lengths,
     out: torch.Tensor,
     lse: torch.Tensor | None,
-    *,
-    problem: AttnProblem,
     table: torch.Tensor,
-    header: Header,
-    units: RowUnits,
-    tile: TileConfig,
+    call: PreparedCall,
 ) -> None:
     """Write attention of q over k and v to ``out`` and ``lse`` as the plan ``table`` says."""
-    fill = rows_may_stay_unvisited(problem)
+    problem, header, units, tile = call.problem, call.header, call.units, call.tile
     rows_q = query_operand(q, problem, units)
-    rows_out = output_operand(out, problem, units, fill)
-    rows_lse = None if lse is None else lse_operand(lse, problem, units, fill)
+    rows_out = output_operand(out, problem, units, call.needs_fill)
+    rows_lse = None if lse is None else lse_operand(lse, problem, units, call.needs_fill)
     sink_rows = max(tile.block_q, tile.combine_rows)
     sink, stride_sink = (None, 0) if sinks is None else sink_table(sinks, units, sink_rows)
     work = Workspace.allocate(header, problem.head_dim_v, q.device)
-    optional = {
+    shared = {
         "cu_seqlens_q": lengths.cu_seqlens_q,
         "seqused_q": lengths.seqused_q,
         "sinks": sink,
-        "softmax_lse": None if rows_lse is None else rows_lse.tensor,
-    }
-    shared = {
         "out": rows_out.tensor,
+        "softmax_lse": None if rows_lse is None else rows_lse.tensor,
         "part_acc": work.acc,
         "part_max": work.max,
         "part_sum": work.sum,
@@ -101,27 +92,12 @@ def run_attention(
         **_row_stride_arguments("o", rows_out),
         **_row_stride_arguments("l", rows_lse),
     }
-    _forward(rows_q, k, v, lengths, optional, shared, problem, header, units, tile)
+    _forward(rows_q, k, v, lengths, shared, call)
     if header.is_fd:
-        _combine(optional, shared, problem, header, units, tile)
+        _combine(shared, call)
     rows_out.deliver()
     if rows_lse is not None:
         rows_lse.deliver()
-
-
-def rows_may_stay_unvisited(problem: AttnProblem) -> bool:
-    """Whether some row of the result may lie in no row block that the plan visits.
-
-    Padding behind actual lengths, and rows without a visible key.
-    """
-    by_tensor = (
-        problem.has_cu_seqlens_q
-        or problem.has_cu_seqlens_kv
-        or problem.has_seqused_q
-        or problem.has_seqused_kv
-    )
-    right = problem.window[1]
-    return by_tensor or (right >= 0 and problem.seqlen_kv - problem.seqlen_q + right < 0)
 
 
 def _forward(
@@ -129,31 +105,27 @@ def _forward(
     k: torch.Tensor,
     v: torch.Tensor,
     lengths: Lengths,
-    optional: dict[str, torch.Tensor | None],
     shared: dict[str, object],
-    problem: AttnProblem,
-    header: Header,
-    units: RowUnits,
-    tile: TileConfig,
+    call: PreparedCall,
 ) -> None:
     from fa_triton.kernels.attn_forward import attn_forward
 
+    problem, header = call.problem, call.header
     win_left, win_right = problem.window
     by_k, by_v = strides(k, problem.layout_kv), strides(v, problem.layout_kv)
-    constants = forward_constants(problem, header, units, tile)
-    kv_lengths = {"cu_seqlens_kv": lengths.cu_seqlens_kv, "seqused_kv": lengths.seqused_kv}
-    optional = {**optional, **kv_lengths}
     runner(attn_forward)[(header.num_sections * header.num_aic,)](
         q=rows_q.tensor,
         k=k,
         v=v,
+        cu_seqlens_kv=lengths.cu_seqlens_kv,
+        seqused_kv=lengths.seqused_kv,
         block_kv=header.block_kv,
         num_aic=header.num_aic,
         softmax_scale=problem.softmax_scale,
         seqlen_kv=problem.total_kv if problem.layout_kv == "TND" else problem.seqlen_kv,
         win_left=win_left,
         win_right=win_right,
-        units_per_kv=units.units_per_kv,
+        units_per_kv=call.units.units_per_kv,
         stride_kb=by_k.outer,
         stride_kn=by_k.head,
         stride_ks=by_k.token,
@@ -161,32 +133,23 @@ def _forward(
         stride_vn=by_v.head,
         stride_vs=by_v.token,
         **_row_stride_arguments("q", rows_q),
-        **optional,
         **shared,
-        **constants,
-        variant=kernel_form("attn_forward", problem.dtype, constants, optional).key,
+        **dict(call.forward.constants),
+        variant=call.forward.key,
     )
 
 
-def _combine(
-    optional: dict[str, torch.Tensor | None],
-    shared: dict[str, object],
-    problem: AttnProblem,
-    header: Header,
-    units: RowUnits,
-    tile: TileConfig,
-) -> None:
+def _combine(shared: dict[str, object], call: PreparedCall) -> None:
     from fa_triton.kernels.attn_combine import attn_combine
 
-    constants = combine_constants(problem.head_dim_v, not header.is_section_stream_k, units, tile)
+    header = call.header
     runner(attn_combine)[(header.num_sections * header.num_aiv,)](
         ranges_word=header.vectors_offset,
         tasks_word=header.vectors_offset if header.is_section_stream_k else header.tasks_offset,
         num_aiv=header.num_aiv,
-        **optional,
         **shared,
-        **constants,
-        variant=kernel_form("attn_combine", problem.dtype, constants, optional).key,
+        **dict(call.combine.constants),
+        variant=call.combine.key,
     )
 
 

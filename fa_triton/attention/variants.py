@@ -13,14 +13,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import torch
-
     from fa_triton.attention.rows import RowUnits
     from fa_triton.planner.table import Header
     from fa_triton.problem import AttnProblem
     from fa_triton.tile_config import TileConfig
 
 DTYPE_NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+# Tensors that a call may leave out, in the order of the kernels' arguments.
+FORWARD_TENSORS = (
+    "cu_seqlens_q",
+    "cu_seqlens_kv",
+    "seqused_q",
+    "seqused_kv",
+    "sinks",
+    "softmax_lse",
+)
+COMBINE_TENSORS = ("cu_seqlens_q", "seqused_q", "sinks", "softmax_lse")
 _PRESENT = "with_"
 
 
@@ -33,10 +41,13 @@ class KernelForm:
     constants: tuple[tuple[str, int | bool], ...]
     tensors: tuple[str, ...]
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """Name of the form; :func:`parse_key` reads it back."""
-        return _key(self)
+        numbers = [f"{k.lower()}{v}" for k, v in self.constants if not isinstance(v, bool)]
+        answers = [k.lower() for k, v in self.constants if v is True]
+        tensors = [_PRESENT + name for name in self.tensors]
+        return "-".join([self.kernel, self.dtype, *numbers, *answers, *tensors])
 
 
 def forward_constants(
@@ -77,19 +88,40 @@ def combine_constants(
     }
 
 
-def kernel_form(
-    kernel: str,
-    dtype: torch.dtype,
-    constants: Mapping[str, int | bool],
-    optional: Mapping[str, object],
+def forward_form(
+    problem: AttnProblem, header: Header, units: RowUnits, tile: TileConfig
 ) -> KernelForm:
-    """Name what a launch runs; ``optional`` are the tensors it may leave out."""
-    return KernelForm(
-        kernel,
-        DTYPE_NAMES[str(dtype).removeprefix("torch.")],
-        tuple(constants.items()),
-        tuple(name for name, tensor in optional.items() if tensor is not None),
-    )
+    """Form of ``attn_forward`` that a call runs."""
+    constants = forward_constants(problem, header, units, tile)
+    return _form("attn_forward", problem, constants, FORWARD_TENSORS)
+
+
+def combine_form(
+    problem: AttnProblem, header: Header, units: RowUnits, tile: TileConfig
+) -> KernelForm:
+    """Form of ``attn_combine`` that a call runs."""
+    has_task_list = not header.is_section_stream_k
+    constants = combine_constants(problem.head_dim_v, has_task_list, units, tile)
+    return _form("attn_combine", problem, constants, COMBINE_TENSORS)
+
+
+def _form(
+    kernel: str,
+    problem: AttnProblem,
+    constants: Mapping[str, int | bool],
+    optional: tuple[str, ...],
+) -> KernelForm:
+    given = {
+        "cu_seqlens_q": problem.has_cu_seqlens_q,
+        "cu_seqlens_kv": problem.has_cu_seqlens_kv,
+        "seqused_q": problem.has_seqused_q,
+        "seqused_kv": problem.has_seqused_kv,
+        "sinks": problem.has_sinks,
+        "softmax_lse": problem.return_softmax_lse,
+    }
+    dtype = DTYPE_NAMES[str(problem.dtype).removeprefix("torch.")]
+    present = tuple(name for name in optional if given[name])
+    return KernelForm(kernel, dtype, tuple(constants.items()), present)
 
 
 def parse_key(key: str) -> KernelForm:
@@ -98,7 +130,7 @@ def parse_key(key: str) -> KernelForm:
     Raises:
         ValueError: The text is no key.
     """
-    kernel, dtype, *words = key.split("-")
+    kernel, dtype, *words = key.split("-") if "-" in key else (key, "")
     constants: dict[str, int | bool] = {}
     for word in words:
         if word.startswith(_PRESENT):
@@ -109,11 +141,3 @@ def parse_key(key: str) -> KernelForm:
     if dtype not in DTYPE_NAMES.values() or not constants:
         raise ValueError(f"`key` must be the key of a variant as a launch logs it, got {key!r}")
     return KernelForm(kernel, dtype, tuple(constants.items()), tensors)
-
-
-@functools.lru_cache(maxsize=1024)
-def _key(form: KernelForm) -> str:
-    numbers = [f"{k.lower()}{v}" for k, v in form.constants if not isinstance(v, bool)]
-    answers = [k.lower() for k, v in form.constants if v is True]
-    tensors = [_PRESENT + name for name in form.tensors]
-    return "-".join([form.kernel, form.dtype, *numbers, *answers, *tensors])

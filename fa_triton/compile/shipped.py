@@ -39,7 +39,7 @@ def select(
     Args:
         variants: What there is.
         ops: Operators; all if empty.
-        keys: Variant keys; all if empty.
+        keys: Variant keys, shipped or as a launch logged them; all if empty.
         targets: Targets or device names; those of each variant if empty. A device name stands
             for its family: the family's declaration is what it is held to.
 
@@ -53,10 +53,7 @@ def select(
     for op in ops:
         if op not in known_ops:
             raise ValueError(f"`op` must be one of {', '.join(known_ops)}, got {op!r}")
-    known_keys = [variant.key for variant in variants]
-    for key in keys:
-        if key not in known_keys:
-            raise ValueError(f"`variant` must be one of {_some(key, known_keys)}, got {key!r}")
+    variants = [*variants, *_logged_forms(keys, [variant.key for variant in variants])]
     devices = [find_target(name) for name in targets]
     chosen = []
     for variant in variants:
@@ -71,6 +68,24 @@ def select(
                 properties = {**variant.properties, device.name: declared}
                 chosen.append((replace(variant, properties=properties), device.name))
     return chosen
+
+
+def _logged_forms(keys: Sequence[str], known: Sequence[str]) -> list[KernelVariant]:
+    """Variants of keys that a launch logged and that are not among the shipped ones."""
+    from fa_triton.variants import attn_variant
+
+    forms = []
+    for key in keys:
+        if key in known:
+            continue
+        try:
+            forms.append(attn_variant(key))
+        except ValueError:
+            raise ValueError(
+                f"`variant` must be one of {_some(key, known)}, or a key that a launch logged, "
+                f"got {key!r}"
+            ) from None
+    return forms
 
 
 def _some(key: str, known: Sequence[str]) -> str:

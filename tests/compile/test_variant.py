@@ -106,7 +106,7 @@ def test_device_name_is_held_to_its_family():
     ("names", "message"),
     [
         ({"ops": ["attn"]}, "`op` must be one of chunk_kda, flash_attn, got 'attn'"),
-        ({"keys": ["x"]}, "`variant` must be one of a, b, got 'x'"),
+        ({"keys": ["x"]}, "`variant` must be one of a, b, or a key that a launch logged, got 'x'"),
         ({"targets": ["A9"]}, "`target` must be one of A2, A3, A5"),
     ],
 )

@@ -91,6 +91,32 @@ def test_shipped_variants_have_keys_that_read_back() -> None:
         assert again.signature == variant.signature
 
 
+def test_a_launch_on_an_ascend_device_runs_a_shipped_variant() -> None:
+    """The forms that calls prepare are among those that the compile check compiles."""
+    from fa_triton.attention.rows import row_units
+    from fa_triton.attention.tiles import fit_to_plan
+    from fa_triton.attention.variants import combine_form, forward_form
+    from fa_triton.planner import AttnWork, make_plan
+    from fa_triton.planner.table import encode, read_header
+    from fa_triton.validation import validate_flash_attn
+    from fa_triton.variants import attn_variants
+
+    q = torch.empty(2, 300, 8, 128, dtype=torch.bfloat16)
+    k = torch.empty(2, 300, 8, 128, dtype=torch.bfloat16)
+    problem = validate_flash_attn(q, k, k, mask_mode=3)
+    shipped = {(variant.key, name) for variant in attn_variants() for name in variant.properties}
+    for device in ("A2", "A3", "A5"):
+        tile = choose_tile(TileKey(device, 128, "16bit", "causal", 300))
+        work = AttnWork([300] * 2, [300] * 2, 8, 8, 128, mask_mode=3)
+        sizes = {"block_q": tile.block_q, "block_kv": tile.block_kv}
+        plan = make_plan("balanced", work, num_aic=20, num_aiv=40, one_head_rows=True, **sizes)
+        header = read_header(encode(plan))
+        units = row_units(problem, header)
+        fitted = fit_to_plan(tile, header)
+        assert (forward_form(problem, header, units, fitted).key, device) in shipped
+        assert (combine_form(problem, header, units, fitted).key, device) in shipped
+
+
 def test_rubbish_is_no_key() -> None:
     with pytest.raises(ValueError, match="key"):
         parse_key("attn_forward")
