@@ -12,12 +12,18 @@ from pathlib import Path
 from triton.runtime.jit import JITFunction
 
 from fa_triton.native import cache
+from fa_triton.native.direct_loads import read_tiles_in_place
 from fa_triton.native.errors import LoweringError
 from fa_triton.native.fingerprint import fingerprint
 from fa_triton.native.front_end import Specialization, source_file, to_linalg
 from fa_triton.native.guarded_access import guard_masked_accesses
 from fa_triton.native.library_calls import add_library_bodies
-from fa_triton.native.linalg_edits import drop_hints, split_row_extrema, widen_matmul_operands
+from fa_triton.native.linalg_edits import (
+    drop_hints,
+    open_broadcasts,
+    split_row_extrema,
+    widen_matmul_operands,
+)
 from fa_triton.native.llvm_ir import DRIVER, KernelSignature, finish, kernel_signature, translate
 from fa_triton.native.object_code import LoadedCode, compile_object, host_cpu, load_object
 from fa_triton.native.passes import BUFFERIZE, INLINE, SCHEDULE, TO_LLVM, run_passes
@@ -51,7 +57,8 @@ def to_llvm_dialect(linalg: str) -> str:
     """Lower the Linalg module to the LLVM dialect."""
     text, has_bodies = add_library_bodies(drop_hints(linalg))
     text = guard_masked_accesses(text)
-    text = split_row_extrema(widen_matmul_operands(text))
+    text = read_tiles_in_place(widen_matmul_operands(text))
+    text = open_broadcasts(split_row_extrema(text))
     text = run_passes(text, (*(INLINE if has_bodies else ()), *BUFFERIZE))
     text = _MEMREF_COPY.sub(r"linalg.copy ins(\1 : \3) outs(\2 : \4)", text)
     tile = AVX512_TILE if host_cpu().has_avx512 else NARROW_TILE

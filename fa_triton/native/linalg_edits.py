@@ -28,6 +28,11 @@ _ROW_EXTREMUM = re.compile(
     r"\n *linalg\.yield [^\n]*\n *\})",
     re.M,
 )
+_BROADCAST = re.compile(
+    r"= linalg\.broadcast ins\((%[\w#]+) : (tensor<[^>]*>)\) outs\((%[\w#]+) : (tensor<[^>]*>)\)"
+    r" dimensions = \[([\d, ]*)\] *$",
+    re.M,
+)
 _FILL = re.compile(r" \S+ = linalg\.fill ins\((%[\w#]+) : f32\)")
 
 _LANES = 16
@@ -85,11 +90,34 @@ def widen_matmul_operands(text: str) -> str:
     return _MATMUL.sub(widen, text)
 
 
-def split_row_extrema(text: str) -> str:
-    """Reduce rows in 16 lanes, then the lanes.
+def open_broadcasts(text: str) -> str:
+    """Write broadcasts as generic operations, which fuse with the arithmetic that uses them."""
 
-    LLVM does not vectorise one long maxnum recurrence (its NaN rules forbid reordering), but it
-    does vectorise 16 independent ones.
+    def generic(match: re.Match[str]) -> str:
+        source, source_type, target, target_type, added = match.groups()
+        element = target_type.removesuffix(">").rsplit("x", 1)[1]
+        dims = [f"d{d}" for d in range(target_type.count("x"))]
+        left_out = {int(d) for d in added.split(",") if d.strip()}
+        kept = ", ".join(dim for d, dim in enumerate(dims) if d not in left_out)
+        every = ", ".join(dims)
+        iterators = ", ".join(['"parallel"'] * len(dims))
+        return (
+            f"= linalg.generic {{indexing_maps = [affine_map<({every}) -> ({kept})>,"
+            f" affine_map<({every}) -> ({every})>], iterator_types = [{iterators}]}}"
+            f" ins({source} : {source_type}) outs({target} : {target_type}) {{\n"
+            f"^bb0(%in: {element}, %out: {element}):\n"
+            f"linalg.yield %in : {element}\n}} -> {target_type}"
+        )
+
+    return _BROADCAST.sub(generic, text)
+
+
+def split_row_extrema(text: str) -> str:
+    """Reduce rows to 16 lanes by maxima of whole slices, then the lanes.
+
+    LLVM does not vectorise one long maxnum recurrence (its NaN rules forbid reordering) and keeps
+    16 recurrences in memory; slices of a row make it a chain of vector operations. The lanes are
+    reduced the same way after a transpose where the number of rows allows a tiled one.
     """
     count = itertools.count()
 
@@ -100,22 +128,57 @@ def split_row_extrema(text: str) -> str:
         fill = line and _FILL.match(line)
         if columns % _LANES or columns < 2 * _LANES or not fill:
             return match[0]
-        number = next(count)
-        wide = f"tensor<{rows}x{columns // _LANES}x{_LANES}xf32>"
-        lanes = f"tensor<{rows}x{_LANES}xf32>"
-        return "\n".join(
-            (
-                f"{indent}%lanes{number} = tensor.expand_shape {source} [[0], [1, 2]]"
-                f" output_shape [{rows}, {columns // _LANES}, {_LANES}]"
-                f" : tensor<{rows}x{columns}xf32> into {wide}",
-                f"{indent}%lanes{number}_e = tensor.empty() : {lanes}",
-                f"{indent}%lanes{number}_f = linalg.fill ins({fill[1]} : f32)"
-                f" outs(%lanes{number}_e : {lanes}) -> {lanes}",
-                f"{indent}%lanes{number}_r = linalg.reduce ins(%lanes{number} : {wide})"
-                f" outs(%lanes{number}_f : {lanes}) dimensions = [1]{body}",
-                f"{indent}{result} = linalg.reduce ins(%lanes{number}_r : {lanes})"
-                f" outs({outs} : tensor<{rows}xf32>) dimensions = [1]{body}",
-            )
+        operation = re.search(r"arith\.\w+", body)
+        name = f"%row{next(count)}"
+        lines: list[str] = []
+
+        def fold(tensor: str, shape: str, part: str, sizes: str, offsets: list[str]) -> str:
+            slices = []
+            for number, offset in enumerate(offsets):
+                slices.append(f"{name}_{part}{number}")
+                lines.append(
+                    f"{slices[-1]} = tensor.extract_slice {tensor}[{offset}] [{sizes}] [1, 1]"
+                    f" : tensor<{shape}xf32> to tensor<{part_shape}xf32>"
+                )
+            while len(slices) > 1:
+                left, right = slices[0], slices[1]
+                folded = f"{left}_"
+                lines.append(
+                    f"{folded} = {operation[0] if operation else ''} {left}, {right}"
+                    f" : tensor<{part_shape}xf32>"
+                )
+                slices = [*slices[2:], folded]
+            return slices[0]
+
+        part_shape = f"{rows}x{_LANES}"
+        lanes = fold(
+            source,
+            f"{rows}x{columns}",
+            "s",
+            f"{rows}, {_LANES}",
+            [f"0, {column}" for column in range(0, columns, _LANES)],
         )
+        axis = 1
+        if rows % _LANES == 0:
+            lines += [
+                f"{name}_te = tensor.empty() : tensor<{_LANES}x{rows}xf32>",
+                f"{name}_t = linalg.transpose ins({lanes} : tensor<{rows}x{_LANES}xf32>)"
+                f" outs({name}_te : tensor<{_LANES}x{rows}xf32>) permutation = [1, 0]",
+            ]
+            part_shape = f"1x{rows}"
+            lanes = fold(
+                f"{name}_t",
+                f"{_LANES}x{rows}",
+                "l",
+                f"1, {rows}",
+                [f"{lane}, 0" for lane in range(_LANES)],
+            )
+            axis = 0
+        shape = part_shape if axis == 0 else f"{rows}x{_LANES}"
+        lines.append(
+            f"{result} = linalg.reduce ins({lanes} : tensor<{shape}xf32>)"
+            f" outs({outs} : tensor<{rows}xf32>) dimensions = [{axis}]{body}"
+        )
+        return "\n".join(indent + line for line in lines)
 
     return _ROW_EXTREMUM.sub(split, text)

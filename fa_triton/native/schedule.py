@@ -16,17 +16,28 @@ _TRANSPOSE = re.compile(
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """Largest matmul tile whose accumulators stay in registers."""
+    """Largest matmul tile whose accumulators stay in registers.
 
-    m: int
-    n: int
-    k: int
+    Attributes:
+        rows: Rows of the tile at most.
+        area: Rows times columns; a matmul with few rows gets a wider tile.
+        depth: Steps of the inner dimension that are unrolled.
+    """
+
+    rows: int
+    area: int
+    depth: int
+
+    def of(self, m: int, n: int, k: int) -> tuple[int, int, int]:
+        """The tile of a matmul ``[m, k] x [k, n]``: powers of two that divide it."""
+        rows = _divisor(m, self.rows)
+        return rows, _divisor(n, self.area // rows), _divisor(k, self.depth)
 
 
 # 16 accumulators of 16 floats out of 32 registers.
-AVX512_TILE = RegisterTile(8, 32, 8)
+AVX512_TILE = RegisterTile(rows=8, area=256, depth=8)
 # 8 accumulators of 8 floats out of 16 registers, or 16 of 4 floats out of 32 (NEON).
-NARROW_TILE = RegisterTile(4, 16, 4)
+NARROW_TILE = RegisterTile(rows=4, area=64, depth=4)
 
 
 def _divisor(extent: int, limit: int) -> int:
@@ -104,7 +115,7 @@ def add_schedule(text: str, tile: RegisterTile) -> tuple[str, bool]:
 
     def mark_matmul(match: re.Match[str]) -> str:
         m, k, n = int(match[3]), int(match[4]), int(match[6])
-        chosen = (_divisor(m, tile.m), _divisor(n, tile.n), _divisor(k, tile.k))
+        chosen = tile.of(m, n, k)
         tiles.add(chosen)
         label = "_".join(map(str, chosen))
         return match[0].replace("{" + match[1] + "}", f'{{fa_tile = "{label}", {match[1]}}}', 1)
