@@ -99,8 +99,9 @@ def _npu(index: int) -> DeviceInfo:
     # triton-ascend asks CANN itself; torch_npu's properties lack the cores in older versions.
     from triton.runtime import driver
 
-    active: Any = driver.active
-    properties = active.utils.get_device_properties(index)
+    driver_now: Any = driver.active
+    utils = driver_now.utils
+    properties = utils.get_device_properties(index)
     cubes = int(properties["num_aicore"])
     vectors = int(properties.get("num_vectorcore", 2 * cubes))
     name = str(_npu_module().get_device_name(index))
