@@ -86,7 +86,8 @@ def test_list(run):
         (["nothing"], "`op` must be one of attend_op, copy_op, got 'nothing'"),
         (
             ["--variant", "x"],
-            "`variant` must be one of attend-good-64x128, copy-64, or a key that a launch logged, got 'x'",
+            "`variant` must be one of attend-good-64x128, copy-64, or a key that a launch "
+            "logged, got 'x'",
         ),
         (["--target", "A9"], "`target` must be one of A2, A3, A5"),
         (["copy_op", "--target", "A5"], "`--target` must be one the chosen variants"),
