@@ -183,16 +183,21 @@ def _ascend_950_options(device: torch.device) -> dict[str, Any]:
     """Options an Ascend 950 needs by default, after applying the fix its 3.2.0 compiler needs."""
     if not device_info(device).target.startswith("Ascend950"):
         return {}
-    from triton.backends.ascend.compiler import NPUOptions
+    from triton.backends.ascend import compiler
 
     from fa_triton.compile import mix_mode
 
-    # Triton's cache key does not see the fix: code compiled with it lives in its own folder.
-    if mix_mode.install():
-        from triton.runtime.cache import default_cache_dir
+    mix_mode.install()
+    if hasattr(compiler._parse_linalg_metadata, "__wrapped__"):
+        _use_own_triton_cache()
+    known = compiler.NPUOptions.__dataclass_fields__
+    return {name: True for name in ("multibuffer", "compile_on_910_95") if name in known}
 
-        folder = os.environ.get("TRITON_CACHE_DIR", "").strip() or default_cache_dir()
-        os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, "fa_triton_mix_mode")
-        return {"multibuffer": True, "compile_on_910_95": True}
-    known = NPUOptions.__dataclass_fields__
-    return {"multibuffer": True} if "multibuffer" in known else {}
+
+@functools.cache
+def _use_own_triton_cache() -> None:
+    """Triton's cache key does not see the fix: code compiled with it gets its own folder."""
+    from triton.runtime.cache import default_cache_dir
+
+    folder = os.environ.get("TRITON_CACHE_DIR", "").strip() or default_cache_dir()
+    os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, "fa_triton_mix_mode")

@@ -31,8 +31,7 @@ def num_threads() -> int:
 def _executor(size: int) -> ThreadPoolExecutor:
     global _pool, _pool_size
     if _pool is None or _pool_size < size:
-        if _pool is not None:
-            _pool.shutdown(wait=False)
+        # A smaller pool ends by itself when its last user lets go of it.
         _pool = ThreadPoolExecutor(size, thread_name_prefix="fa_triton")
         _pool_size = size
     return _pool
@@ -55,7 +54,9 @@ def run_on_threads(work: Callable[[], None], threads: int) -> None:
     """
     pool = _executor(threads - 1)
     helpers = [pool.submit(work) for _ in range(threads - 1)]
-    work()
-    for helper in helpers:
-        if not helper.cancel():
-            helper.result()
+    try:
+        work()
+    finally:
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()

@@ -72,11 +72,13 @@ def test_interpreter_mode(tmp_path: Path) -> None:
     assert result.stdout.split() == ["done"], result.stderr
 
 
+@pytest.mark.slow
 def test_interpreter_mode_after_triton_was_imported(tmp_path: Path) -> None:
     result = run("import triton\n" + INTERPRETED, tmp_path, FA_TRITON_CPU="interpreter")
     assert "RuntimeError: `TRITON_INTERPRET` must be 1 before triton is imported" in result.stderr
 
 
+@pytest.mark.slow
 def test_interpreted_kernels_in_native_mode(tmp_path: Path) -> None:
     result = run(INTERPRETED, tmp_path, FA_TRITON_CPU="native", TRITON_INTERPRET="1")
     assert "RuntimeError: `FA_TRITON_CPU` must be interpreter" in result.stderr
