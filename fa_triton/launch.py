@@ -127,7 +127,7 @@ class Runner:
             if name in self._names or name in understood
         }
         if device.type == "npu":
-            passed = {**_ascend_950_options(device), **passed}
+            passed = {**_ascend_options(device), **passed}
         grid = (grid,) if isinstance(grid, int) else grid
         if not callable(grid) and 0 in grid:
             return
@@ -179,19 +179,21 @@ def _is_interpreted(kernel: Any) -> bool:
 
 
 @functools.cache
-def _ascend_950_options(device: torch.device) -> dict[str, Any]:
-    """Options an Ascend 950 needs by default, after applying the fix its 3.2.0 compiler needs."""
-    if not device_info(device).target.startswith("Ascend950"):
-        return {}
+def _ascend_options(device: torch.device) -> dict[str, Any]:
+    """Options the compile check compiles with, after the fix that an Ascend 950 needs on 3.2.0."""
     from triton.backends.ascend import compiler
 
     from fa_triton.compile import mix_mode
+    from fa_triton.compile.options import launch_options
+    from fa_triton.targets import target
 
-    mix_mode.install()
-    if hasattr(compiler._parse_linalg_metadata, "__wrapped__"):
-        _use_own_triton_cache()
+    chip = target(device_info(device).target)
+    if chip.is_a5:
+        mix_mode.install()
+        if hasattr(compiler._parse_linalg_metadata, "__wrapped__"):
+            _use_own_triton_cache()
     known = compiler.NPUOptions.__dataclass_fields__
-    return {name: True for name in ("multibuffer", "compile_on_910_95") if name in known}
+    return {name: value for name, value in launch_options(chip).items() if name in known}
 
 
 @functools.cache

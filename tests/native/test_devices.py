@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from fa_triton import launch
+from fa_triton.compile.options import launch_options
 from fa_triton.device import DeviceInfo
+from fa_triton.targets import target
 
 A5 = DeviceInfo("npu", "Ascend950PR", "Ascend950PR_9589", 32, 64)
 A2 = DeviceInfo("npu", "Ascend910B3", "Ascend910B3", 20, 40)
@@ -57,13 +59,13 @@ def test_ascend_950_gets_its_fix_and_a_cache_of_its_own(monkeypatch: pytest.Monk
     monkeypatch.setattr(launch, "device_info", lambda _: A5)
     monkeypatch.setenv("TRITON_CACHE_DIR", "/folder")
     for device in ("cpu", "cuda"):
-        options = launch._ascend_950_options(torch.device(device))
-        assert options == {"multibuffer": True, "compile_on_910_95": True}
+        options = launch._ascend_options(torch.device(device))
+        assert options == launch_options(target("A5"))
     assert os.environ["TRITON_CACHE_DIR"] == "/folder/fa_triton_mix_mode"
 
 
-def test_other_ascend_devices_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ascend_devices_need_no_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "device_info", lambda _: A2)
     monkeypatch.setenv("TRITON_CACHE_DIR", "/folder")
-    assert launch._ascend_950_options(torch.device("cpu")) == {}
+    assert launch._ascend_options(torch.device("cpu")) == launch_options(target("A2"))
     assert os.environ["TRITON_CACHE_DIR"] == "/folder"
