@@ -14,7 +14,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_BYTES = 1_000_000
+MAX_BYTES = 2_000_000
 CONFLICT_MARKERS = ("<" * 7 + " ", ">" * 7 + " ")
 # Test data that is kept as it came.
 VERBATIM_SUFFIXES = {".mlir", ".png"}
