@@ -5,13 +5,18 @@ from __future__ import annotations
 import torch
 
 from fa_triton.attention.kernels import Lengths, run_attention
-from fa_triton.attention.plans import PlanOptions, plan_call, read_metadata
+from fa_triton.attention.plans import (
+    PlanOptions,
+    check_planned_lengths,
+    plan_call,
+    read_metadata,
+)
 from fa_triton.attention.prepared import prepare
 from fa_triton.attention.tiles import dtype_class
 from fa_triton.device import cpu_mode
 from fa_triton.problem import AttnProblem
 from fa_triton.validation import (
-    check_lengths_on_host,
+    check_has_memory,
     resolve_lengths,
     validate_flash_attn,
     validate_metadata,
@@ -198,8 +203,9 @@ def flash_attn(
 
     Notes:
         Bitwise reproducible for one plan. Host sync: only without ``metadata``, to copy length
-        tensors from a device. Nothing is mutated. ``FA_TRITON_CHECK_VALUES=1`` checks lengths on
-        the device too, with a sync. A non-finite value in a key or value row reaches every row
+        tensors from a device, and to read the header of a copied table after a write to it.
+        Nothing is mutated. Query tokens past the longest planned query count as padding.
+        ``FA_TRITON_CHECK_VALUES=1`` checks lengths on the device too, with a sync. A non-finite value in a key or value row reaches every row
         of the tile that loads it, also rows that do not see it. Source: CANN ``flash_attn``.
     """
     problem = validate_flash_attn(
@@ -230,8 +236,8 @@ def flash_attn(
         batch_invariant=batch_invariant,
     )
     lengths = Lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
-    if metadata is not None and value_checks_enabled():
-        check_lengths_on_host(problem, **vars(lengths))
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        check_has_memory(name, tensor)
     if q.device.type == "cpu" and cpu_mode() == "reference":
         return _on_reference(q, k, v, sinks, lengths, problem)
     if metadata is None:
@@ -239,13 +245,15 @@ def flash_attn(
         planned = plan_call(problem, host_lengths, q.device, dtype_class(problem.dtype))
     else:
         planned = read_metadata(metadata, problem)
+        if value_checks_enabled():
+            check_planned_lengths(resolve_lengths(problem, **vars(lengths))[0], planned.header)
     call = prepare(problem, planned.header)
     out = torch.empty(problem.out_shape, dtype=q.dtype, device=q.device)
     lse = None
     if problem.return_softmax_lse:
         lse = torch.empty(problem.lse_shape, dtype=torch.float32, device=q.device)
     run_attention(q, k, v, sinks, lengths, out, lse, planned.table, call)
-    return out, torch.zeros(1, device=q.device) if lse is None else lse
+    return out, torch.zeros(1, dtype=torch.float32, device=q.device) if lse is None else lse
 
 
 def _on_reference(

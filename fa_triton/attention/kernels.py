@@ -17,6 +17,7 @@ from fa_triton.attention.prepared import PreparedCall
 from fa_triton.launch import runner
 from fa_triton.layout import strides
 from fa_triton.planner.table import Header
+from fa_triton.problem import AttnProblem
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def run_attention(
         "plan": table,
         "block_q": header.block_q,
         "slots_per_section": header.slots_per_section,
-        "seqlen_q": problem.seqlen_q if problem.layout_q != "TND" else header.longest_q,
+        # a plan says how rows are addressed, which longer queries than planned would break
+        "seqlen_q": min(_sequence_axis(problem), header.longest_q),
         "num_units": units.num_units,
         "stride_sink": stride_sink,
         **_row_stride_arguments("o", rows_out),
@@ -98,6 +100,11 @@ def run_attention(
     rows_out.deliver()
     if rows_lse is not None:
         rows_lse.deliver()
+
+
+def _sequence_axis(problem: AttnProblem) -> int:
+    """Bound of the query lengths that the tensor sets."""
+    return problem.total_q if problem.layout_q == "TND" else problem.seqlen_q
 
 
 def _forward(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,6 +34,27 @@ class PlannedCall:
 
 
 @dataclass(frozen=True)
+class _KnownHeader:
+    """A header read from a tensor, and the version of the tensor that it was read from."""
+
+    header: Header
+    version: int
+
+    @staticmethod
+    def of(table: torch.Tensor) -> Header | None:
+        """Header that a tensor is known to hold; None if it was written to since then."""
+        known: _KnownHeader | None = getattr(table, _HEADER_ATTRIBUTE, None)
+        return known.header if known is not None and known.version == _version(table) else None
+
+    @staticmethod
+    def remember(table: torch.Tensor, header: Header) -> None:
+        """Keep the header with the tensor."""
+        version = _version(table)
+        if version is not None:
+            setattr(table, _HEADER_ATTRIBUTE, _KnownHeader(header, version))
+
+
+@dataclass(frozen=True)
 class PlanOptions:
     """How to plan: planner, cores and block sizes; None takes the device's or the tile's."""
 
@@ -44,6 +66,7 @@ class PlanOptions:
 
 
 _recent: OrderedDict[tuple[object, ...], PlannedCall] = OrderedDict()
+_recent_lock = threading.Lock()
 
 
 def plan_call(
@@ -77,14 +100,17 @@ def plan_call(
         q_lens.tobytes(),
         kv_lens.tobytes(),
     )
-    planned = _recent.get(key)
-    if planned is not None:
-        _recent.move_to_end(key)
-        return planned
+    with _recent_lock:
+        planned = _recent.get(key)
+        # the caller of flash_attn_metadata holds the table and may have written to it
+        if planned is not None and _KnownHeader.of(planned.table) is not None:
+            _recent.move_to_end(key)
+            return planned
     planned = _plan(problem, lengths, device, dtype, options, num_aic, num_aiv)
-    _recent[key] = planned
-    if len(_recent) > _KEPT_PLANS:
-        _recent.popitem(last=False)
+    with _recent_lock:
+        _recent[key] = planned
+        if len(_recent) > _KEPT_PLANS:
+            _recent.popitem(last=False)
     return planned
 
 
@@ -92,12 +118,13 @@ def read_metadata(metadata: torch.Tensor, problem: BatchProblem) -> PlannedCall:
     """Take a caller's table, refusing one of another problem.
 
     The header of a tensor made by ``flash_attn_metadata`` is known on the host; that of a copy on
-    a device is read once, which synchronises.
+    a device is read once after every write to it, and at every call if it is an inference tensor,
+    which synchronises.
 
     Raises:
         ValueError: No table, or one of another problem; names what differs.
     """
-    header = getattr(metadata, _HEADER_ATTRIBUTE, None)
+    header = _KnownHeader.of(metadata)
     if header is None:
         header = read_header(metadata[:HEADER_WORDS].cpu().numpy())
         if metadata.numel() < header.used_words:
@@ -105,7 +132,7 @@ def read_metadata(metadata: torch.Tensor, problem: BatchProblem) -> PlannedCall:
                 f"`metadata` must have the {header.used_words} words its header says, "
                 f"got {metadata.numel()}"
             )
-        setattr(metadata, _HEADER_ATTRIBUTE, header)
+        _KnownHeader.remember(metadata, header)
     check_header(
         header,
         batch_size=problem.batch_size,
@@ -125,7 +152,40 @@ def read_metadata(metadata: torch.Tensor, problem: BatchProblem) -> PlannedCall:
             f"`metadata` must be made for queries of {problem.seqlen_q} tokens, "
             f"got a table for at most {header.longest_q}"
         )
+    _check_exact_lengths(problem, header)
     return PlannedCall(metadata, header)
+
+
+def _check_exact_lengths(problem: BatchProblem, header: Header) -> None:
+    """Refuse lengths that a table of ``section_stream_k`` with a left window cannot follow.
+
+    It names the cuts by absolute key blocks of the planned lengths. Only axes are known here.
+    """
+    if not (header.is_section_stream_k and problem.has_left_window):
+        return
+    planned_of = ((problem.side("q"), header.longest_q), (problem.side("kv"), header.longest_kv))
+    for side, planned in planned_of:
+        exact = not (side.has_cu_seqlens or side.has_seqused)
+        if exact and side.seqlen != planned:
+            raise ValueError(
+                f"`metadata` of section_stream_k with a left window must be made for the lengths "
+                f"of the call, got a table for {planned} tokens of {side.name} and {side.seqlen}; "
+                "use planner='balanced'"
+            )
+
+
+def check_planned_lengths(lengths: np.ndarray, header: Header) -> None:
+    """Refuse query lengths on the host that the plan leaves out.
+
+    Raises:
+        ValueError: A query is longer than any that was planned.
+    """
+    longest = int(lengths.max())
+    if longest > header.longest_q:
+        raise ValueError(
+            f"`metadata` must be made for queries of {longest} tokens, "
+            f"got a table for at most {header.longest_q}"
+        )
 
 
 def tile_for(
@@ -179,10 +239,17 @@ def _plan(
         one_head_rows=one_head,
     )
     words = encode(plan)
-    table = torch.from_numpy(words).to(device)
+    # an inference tensor would not count the writes to it
+    with torch.inference_mode(False):
+        table = torch.from_numpy(words).to(device)
     header = read_header(words)
-    setattr(table, _HEADER_ATTRIBUTE, header)
+    _KnownHeader.remember(table, header)
     return PlannedCall(table, header)
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """How often a tensor was written to; None for an inference tensor, which does not count."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def _identity(problem: BatchProblem) -> tuple[object, ...]:

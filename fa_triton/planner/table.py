@@ -85,6 +85,13 @@ class Header:
         """First word of the task list (balanced)."""
         return self.vectors_offset + _task_index_words(self.num_aiv)
 
+    @property
+    def expected_words(self) -> int:
+        """Words that a table with these counts uses."""
+        if self.is_section_stream_k:
+            return self.vectors_offset + self.num_sections * self.num_aiv * SEGMENT_WORDS
+        return self.tasks_offset + self.num_tasks * TASK_WORDS
+
 
 def encode(plan: Plan) -> np.ndarray:
     """Write a plan as an int32 table.
@@ -165,7 +172,7 @@ def read_header(words: np.ndarray) -> Header:
     wrong += [field.name for field in fields(header) if getattr(header, field.name) < 0]
     if header.planner not in PLANNER_CODES.values():
         wrong.append("planner")
-    if not wrong and header.used_words < header.vectors_offset:
+    if not wrong and header.used_words != header.expected_words:
         wrong.append("used_words")
     if wrong:
         raise ValueError(

@@ -11,9 +11,11 @@ from fa_triton.validation.length_values import (
     value_checks_enabled,
 )
 from fa_triton.validation.metadata import validate_metadata
+from fa_triton.validation.tensors import check_has_memory
 
 __all__ = [
     "bound_lengths",
+    "check_has_memory",
     "check_lengths_on_host",
     "resolve_lengths",
     "validate_flash_attn",

@@ -10,7 +10,7 @@ from fa_triton.validation.layouts import check_layouts
 from fa_triton.validation.lengths import SideLengths, check_length_tensors, common_batch_size
 from fa_triton.validation.masks import check_mask
 from fa_triton.validation.pages import check_pages
-from fa_triton.validation.scalars import as_flag, as_float, as_int
+from fa_triton.validation.scalars import as_flag, as_float, as_max_seqlen
 from fa_triton.validation.tensors import (
     check_operand,
     check_operands_agree,
@@ -108,8 +108,8 @@ def validate_flash_attn(
         }
     )
     pages = check_pages(layouts.kv, block_table, k_extents, v_extents, batch_size, device)
-    max_q = as_int("max_seqlen_q", max_seqlen_q, none_is=-1, minimum=-1)
-    max_kv = as_int("max_seqlen_kv", max_seqlen_kv, none_is=-1, minimum=-1)
+    max_q = as_max_seqlen("max_seqlen_q", max_seqlen_q)
+    max_kv = as_max_seqlen("max_seqlen_kv", max_seqlen_kv)
     mask = check_mask(mask_mode, win_left, win_right, attn_mask)
 
     num_heads_q = q_extents.heads

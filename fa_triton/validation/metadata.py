@@ -9,11 +9,20 @@ from fa_triton.problem import MetadataProblem, SideName
 from fa_triton.validation.layouts import check_layouts
 from fa_triton.validation.lengths import SideLengths, check_length_tensors, common_batch_size
 from fa_triton.validation.masks import check_mask
-from fa_triton.validation.scalars import as_flag, as_int, as_optional_int, one_of
+from fa_triton.validation.scalars import (
+    as_flag,
+    as_int,
+    as_max_seqlen,
+    as_optional_int,
+    one_of,
+)
 from fa_triton.validation.tensors import check_head_dim, check_heads
 from fa_triton.validation.unbuilt import refuse_unbuilt
 
 PLANNERS = ("balanced", "section_stream_k")
+# far above any device and any tile; a table and a workspace grow with them
+MAX_CORES = 65535
+MAX_BLOCK = 65536
 
 
 def validate_metadata(
@@ -94,8 +103,8 @@ def validate_metadata(
             "cu_seqlens_kv or seqused_kv": kv_lengths.batch_size,
         }
     )
-    max_q = as_int("max_seqlen_q", max_seqlen_q, none_is=-1, minimum=-1)
-    max_kv = as_int("max_seqlen_kv", max_seqlen_kv, none_is=-1, minimum=-1)
+    max_q = as_max_seqlen("max_seqlen_q", max_seqlen_q)
+    max_kv = as_max_seqlen("max_seqlen_kv", max_seqlen_kv)
     seqlen_q = _sequence_axis("q", layouts.q, max_q, q_lengths)
     seqlen_kv = _sequence_axis("kv", layouts.kv, max_kv, kv_lengths)
     mask = check_mask(mask_mode, win_left, win_right)
@@ -122,8 +131,8 @@ def validate_metadata(
         has_seqused_kv=kv_lengths.has_seqused,
         batch_invariant=as_flag("batch_invariant", batch_invariant),
         planner=one_of("planner", planner, PLANNERS),
-        num_aic=as_optional_int("num_aic", num_aic, minimum=1),
-        num_aiv=as_optional_int("num_aiv", num_aiv, minimum=1),
+        num_aic=_cores("num_aic", num_aic),
+        num_aiv=_cores("num_aiv", num_aiv),
         block_q=_block("block_q", block_q),
         block_kv=_block("block_kv", block_kv),
     )
@@ -144,8 +153,12 @@ def _sequence_axis(side: SideName, layout: str, max_seqlen: int, lengths: SideLe
     return max_seqlen
 
 
+def _cores(name: str, value: object) -> int | None:
+    return as_optional_int(name, value, minimum=1, maximum=MAX_CORES)
+
+
 def _block(name: str, value: object) -> int | None:
-    size = as_optional_int(name, value, minimum=16)
+    size = as_optional_int(name, value, minimum=16, maximum=MAX_BLOCK)
     if size is not None and size % 16:
         raise ValueError(f"`{name}` must be a multiple of 16, got {size}")
     return size

@@ -7,11 +7,19 @@ import numbers
 import operator
 from collections.abc import Sequence
 
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
+MAX_INT32 = 2**31 - 1
+
 
 def as_int(
-    name: str, value: object, *, none_is: int | None = None, minimum: int | None = None
+    name: str,
+    value: object,
+    *,
+    none_is: int | None = None,
+    minimum: int | None = None,
+    maximum: int | None = None,
 ) -> int:
-    """Return ``value`` as an int of at least ``minimum``; None counts as ``none_is``."""
+    """Return ``value`` as an int from ``minimum`` to ``maximum``; None counts as ``none_is``."""
     if value is None and none_is is not None:
         return none_is
     if isinstance(value, bool):
@@ -22,21 +30,32 @@ def as_int(
         raise TypeError(f"`{name}` must be an int, got {type(value).__name__}") from None
     if minimum is not None and number < minimum:
         raise ValueError(f"`{name}` must be at least {minimum}, got {number}")
+    if maximum is not None and number > maximum:
+        raise ValueError(f"`{name}` must be at most {maximum}, got {number}")
     return number
 
 
-def as_optional_int(name: str, value: object, *, minimum: int) -> int | None:
+def as_optional_int(
+    name: str, value: object, *, minimum: int, maximum: int | None = None
+) -> int | None:
     """Like :func:`as_int`, but None stays None."""
-    return None if value is None else as_int(name, value, minimum=minimum)
+    return None if value is None else as_int(name, value, minimum=minimum, maximum=maximum)
+
+
+def as_max_seqlen(name: str, value: object) -> int:
+    """Return an upper bound of lengths, which are int32; None counts as -1, unknown."""
+    return as_int(name, value, none_is=-1, minimum=-1, maximum=MAX_INT32)
 
 
 def as_float(name: str, value: object) -> float:
-    """Return ``value`` as a finite float."""
+    """Return ``value`` as a float that is finite in the float32 of the kernels."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"`{name}` must be a float, got {type(value).__name__}")
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"`{name}` must be finite, got {number}")
+    if abs(number) > MAX_FLOAT32:
+        raise ValueError(f"`{name}` must fit float32, at most {MAX_FLOAT32:.4g}, got {number}")
     return number
 
 

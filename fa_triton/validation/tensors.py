@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -21,7 +22,34 @@ def check_is_tensor(name: str, value: object) -> torch.Tensor:
         )
     if value.layout != torch.strided:
         raise ValueError(f"`{name}` must be a strided tensor, got layout {value.layout}")
+    if value.is_neg():
+        raise ValueError(
+            f"`{name}` must hold its values in memory, got a view that negates them lazily; "
+            f"pass {name}.resolve_neg()"
+        )
     return value
+
+
+def check_has_memory(name: str, tensor: torch.Tensor) -> None:
+    """Refuse wrappers without memory of their own, of which a kernel would read address 0.
+
+    Tensors on the meta device pass: their device is refused by name.
+    """
+    if tensor.device.type == "meta":
+        return
+    try:
+        with warnings.catch_warnings():
+            # a fake tensor warns that it has no address
+            warnings.simplefilter("ignore")
+            address = tensor.data_ptr()
+    except RuntimeError:
+        address = 0
+    if not address:
+        raise NotImplementedError(
+            f"tracing and function transforms are not built: `{name}` must have memory, got a "
+            f"wrapper ({type(tensor).__name__}); call flash_attn outside of FakeTensorMode, "
+            "torch.func and torch.vmap"
+        )
 
 
 def check_operand(name: str, value: object, layout: str) -> Extents:
