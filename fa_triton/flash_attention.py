@@ -205,8 +205,9 @@ def flash_attn(
         Bitwise reproducible for one plan. Host sync: only without ``metadata``, to copy length
         tensors from a device, and to read the header of a copied table after a write to it.
         Nothing is mutated. Query tokens past the longest planned query count as padding.
-        ``FA_TRITON_CHECK_VALUES=1`` checks lengths on the device too, with a sync. A non-finite value in a key or value row reaches every row
-        of the tile that loads it, also rows that do not see it. Source: CANN ``flash_attn``.
+        ``FA_TRITON_CHECK_VALUES=1`` checks lengths on the device too, with a sync. A non-finite
+        value in a key or value row reaches every row of the tile that loads it, also rows that do
+        not see it. Source: CANN ``flash_attn``.
     """
     problem = validate_flash_attn(
         q,

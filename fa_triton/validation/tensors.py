@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import torch
@@ -38,13 +37,12 @@ def check_has_memory(name: str, tensor: torch.Tensor) -> None:
     if tensor.device.type == "meta":
         return
     try:
-        with warnings.catch_warnings():
-            # a fake tensor warns that it has no address
-            warnings.simplefilter("ignore")
-            address = tensor.data_ptr()
+        # the storage of a fake tensor is on the meta device, and asking for its address warns
+        fake = tensor.untyped_storage().device != tensor.device
+        has_memory = not fake and tensor.data_ptr() != 0
     except RuntimeError:
-        address = 0
-    if not address:
+        has_memory = False
+    if not has_memory:
         raise NotImplementedError(
             f"tracing and function transforms are not built: `{name}` must have memory, got a "
             f"wrapper ({type(tensor).__name__}); call flash_attn outside of FakeTensorMode, "
