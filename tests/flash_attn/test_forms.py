@@ -25,6 +25,7 @@ def test_layouts_and_masks(layout: str, mask: str) -> None:
     RAGGED.but(layout=layout, mask=mask).check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("mask", ["none", "causal", "band"])
 @pytest.mark.parametrize("rows", LENGTHS)
@@ -33,6 +34,7 @@ def test_dtypes_and_row_kinds(rows: str, mask: str, dtype: torch.dtype) -> None:
     Batch(q_lens, kv_lens, heads=(8, 2), dtype=dtype, mask=mask, layout="TND").check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", LENGTHS)
 @pytest.mark.parametrize(
     "heads", [(3, 3), (1, 1), (6, 1), (9, 3), (5, 5), (16, 1), (40, 2)], ids=str
@@ -42,6 +44,7 @@ def test_head_groups(heads: tuple[int, int], rows: str) -> None:
     Batch(q_lens, kv_lens, heads=heads, has_sinks=True, layout="BSND").check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head_dim", [128, 256])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("rows", ["decode", "mixed", "prefill"])

@@ -13,11 +13,12 @@ from tests.flash_attn.batches import Batch
 PLANNERS = ["balanced", "section_stream_k"]
 LONG_DECODE = Batch((1, 1), (900, 300), heads=(6, 2), layout="TND", has_sinks=True)
 PREFILL = Batch((90, 150), (500, 270), heads=(4, 2), has_sinks=True)
+SOME_CORES = [5, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 24))]
 pytestmark = pytest.mark.usefixtures("nan_filled_memory")
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
-@pytest.mark.parametrize("cores", [1, 2, 5, 24])
+@pytest.mark.parametrize("cores", SOME_CORES)
 @pytest.mark.parametrize(
     "batch",
     [
