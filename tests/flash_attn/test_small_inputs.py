@@ -8,7 +8,6 @@ import torch
 from fa_triton import flash_attn
 from tests.small_inputs import SMALL_INPUTS, SmallInput
 
-
 # the dtypes run the same kernels: one of them is enough for the quick tests
 DTYPES = [
     torch.float16,
