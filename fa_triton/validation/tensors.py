@@ -38,7 +38,7 @@ def check_has_memory(name: str, tensor: torch.Tensor) -> None:
         return
     try:
         # the storage of a fake tensor is on the meta device, and asking for its address warns
-        fake = tensor.untyped_storage().device != tensor.device
+        fake = tensor.untyped_storage().device.type != tensor.device.type
         has_memory = not fake and tensor.data_ptr() != 0
     except RuntimeError:
         has_memory = False
