@@ -38,6 +38,7 @@ _MASKS: dict[MaskClass, tuple[tuple[str, ...], ...]] = {
         ("HAS_LEFT", "HAS_LIMIT"),
     ),
 }
+_COMMON_MASKS = (("HAS_LIMIT",), ("HAS_RIGHT",), ("HAS_RIGHT", "HAS_LEFT"))
 _MASK_QUESTIONS = ("HAS_RIGHT", "HAS_LEFT", "HAS_LIMIT")
 # Largest unit of a tile choice and the heads merged in it: decode and short queries, then merged
 # rows of long or mixed batches, then one query head.
@@ -73,6 +74,8 @@ def _forward_forms(device: str) -> Iterator[KernelForm]:
     """All optional tensors for every mask; none of them for the two commonest masks in bf16."""
     for dim, dtype, (rows, group) in itertools.product(HEAD_DIMS, _DTYPE_CLASSES, _ROW_CLASSES):
         for mask, answers in _answers():
+            if dtype == "fp16" and answers not in _COMMON_MASKS:
+                continue  # plans in fp16 equal those in bf16
             tile = _tile(device, dim, dtype, mask, rows)
             yield _forward(dtype, dim, group, tile, answers)
             if dtype == "bf16" and mask != "window" and len(answers) == 1:
@@ -84,7 +87,7 @@ def _section_stream_k_forms(device: str) -> Iterator[KernelForm]:
     """CANN's tables: tiles cut to its blocks, no cut flags, head-major rows for BNSD."""
     for dim, dtype, (rows, group) in itertools.product(HEAD_DIMS, ("bf16", "fp32"), _ROW_CLASSES):
         for mask, answers in _answers():
-            if answers not in (("HAS_LIMIT",), ("HAS_RIGHT",), ("HAS_RIGHT", "HAS_LEFT")):
+            if answers not in _COMMON_MASKS:
                 continue
             block_q, block_kv = _SECTION_BLOCKS[rows <= 16]
             tile = _tile(device, dim, dtype, mask, rows)
@@ -106,8 +109,9 @@ def _combine_forms(device: str) -> Iterator[KernelForm]:
         ):
             units = RowUnits(kind, 1, 1, group)
             constants = combine_constants(dim, has_list, units, tile)
-            for tensors in (COMBINE_TENSORS, ()):
-                yield KernelForm(COMBINE, dtype, tuple(constants.items()), tensors)
+            yield KernelForm(COMBINE, dtype, tuple(constants.items()), COMBINE_TENSORS)
+            if dtype == "bf16":
+                yield KernelForm(COMBINE, dtype, tuple(constants.items()), ())
 
 
 def _answers() -> Iterator[tuple[MaskClass, tuple[str, ...]]]:

@@ -11,13 +11,16 @@ import triton.language as tl
 MASKED = tl.constexpr(-1.0e30)
 # above MASKED: a tile that is hidden as a whole gives p = exp(-0.5e30) = 0
 MAX_START = tl.constexpr(-0.5e30)
+# below it, differences of two logits stay finite or become -inf
+LARGEST = tl.constexpr(3.0e38)
 # the default maximum drops NaN, costs seven more vector operations and, with a mask, the pipeline
 PROPAGATE = tl.constexpr(tl.PropagateNan.ALL)
 
 
 @triton.jit
 def add_sink(m, l, acc, b_sink):
-    """Let sink logits [M] join the denominator; a sink has no value row."""
+    """Let sink logits [M] join the denominator; a sink has no value row, one of +inf takes all."""
+    b_sink = tl.minimum(b_sink, LARGEST, propagate_nan=PROPAGATE)
     m_new = tl.maximum(m, b_sink, propagate_nan=PROPAGATE)
     alpha = tl.exp(m - m_new)
     return m_new, l * alpha + tl.exp(b_sink - m_new), acc * alpha[:, None]
@@ -31,6 +34,6 @@ def normalise(l, acc):
 
 @triton.jit
 def log_sum_exp(m, l):
-    """Return ``m + ln l`` [M]; an empty row gives +inf."""
+    """Return ``m + ln l`` [M]; an empty row gives +inf, a row with a NaN gives NaN."""
     lse = m + tl.log(tl.maximum(l, 1.0e-30, propagate_nan=PROPAGATE))
-    return tl.where(l > 0.0, lse, float("inf"))
+    return tl.where(l == 0.0, float("inf"), lse)

@@ -152,7 +152,7 @@ def _attend(
     return m, l, acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_PLAIN_SCALARS)
 def attn_forward(
     # inputs, fp16 | bf16 | fp32; last dimension dense
     q,
