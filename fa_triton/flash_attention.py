@@ -5,12 +5,8 @@ from __future__ import annotations
 import torch
 
 from fa_triton.attention.kernels import Lengths, run_attention
-from fa_triton.attention.plans import (
-    PlanOptions,
-    check_planned_lengths,
-    plan_call,
-    read_metadata,
-)
+from fa_triton.attention.metadata import check_planned_lengths, read_metadata
+from fa_triton.attention.plans import PlanOptions, plan_call
 from fa_triton.attention.prepared import prepare
 from fa_triton.attention.tiles import dtype_class
 from fa_triton.device import cpu_mode

@@ -1,4 +1,4 @@
-"""From host lengths to the plan table on the device, and back from a table to what it says."""
+"""From host lengths to the plan table on the device."""
 
 from __future__ import annotations
 
@@ -10,48 +10,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fa_triton.attention.metadata import KnownHeader, PlannedCall
 from fa_triton.attention.rows import merged_rows, plans_one_head
 from fa_triton.attention.tiles import mask_class, tile_device
 from fa_triton.device import device_info
 from fa_triton.planner import AttnWork, make_plan
-from fa_triton.planner.table import HEADER_WORDS, Header, check_header, encode, read_header
+from fa_triton.planner.table import encode, read_header
 from fa_triton.tile_config import TileConfig, TileKey, choose_tile
 
 if TYPE_CHECKING:
     from fa_triton.problem import BatchProblem
     from fa_triton.tile_config import DtypeClass
 
-_HEADER_ATTRIBUTE = "_fa_triton_header"
 _KEPT_PLANS = 64
-
-
-@dataclass(frozen=True)
-class PlannedCall:
-    """A plan table on the device of the call, and its header on the host."""
-
-    table: torch.Tensor
-    header: Header
-
-
-@dataclass(frozen=True)
-class _KnownHeader:
-    """A header read from a tensor, and the version of the tensor that it was read from."""
-
-    header: Header
-    version: int
-
-    @staticmethod
-    def of(table: torch.Tensor) -> Header | None:
-        """Header that a tensor is known to hold; None if it was written to since then."""
-        known: _KnownHeader | None = getattr(table, _HEADER_ATTRIBUTE, None)
-        return known.header if known is not None and known.version == _version(table) else None
-
-    @staticmethod
-    def remember(table: torch.Tensor, header: Header) -> None:
-        """Keep the header with the tensor."""
-        version = _version(table)
-        if version is not None:
-            setattr(table, _HEADER_ATTRIBUTE, _KnownHeader(header, version))
 
 
 @dataclass(frozen=True)
@@ -103,7 +74,7 @@ def plan_call(
     with _recent_lock:
         planned = _recent.get(key)
         # the caller of flash_attn_metadata holds the table and may have written to it
-        if planned is not None and _KnownHeader.of(planned.table) is not None:
+        if planned is not None and KnownHeader.of(planned.table) is not None:
             _recent.move_to_end(key)
             return planned
     planned = _plan(problem, lengths, device, dtype, options, num_aic, num_aiv)
@@ -112,80 +83,6 @@ def plan_call(
         if len(_recent) > _KEPT_PLANS:
             _recent.popitem(last=False)
     return planned
-
-
-def read_metadata(metadata: torch.Tensor, problem: BatchProblem) -> PlannedCall:
-    """Take a caller's table, refusing one of another problem.
-
-    The header of a tensor made by ``flash_attn_metadata`` is known on the host; that of a copy on
-    a device is read once after every write to it, and at every call if it is an inference tensor,
-    which synchronises.
-
-    Raises:
-        ValueError: No table, or one of another problem; names what differs.
-    """
-    header = _KnownHeader.of(metadata)
-    if header is None:
-        header = read_header(metadata[:HEADER_WORDS].cpu().numpy())
-        if metadata.numel() < header.used_words:
-            raise ValueError(
-                f"`metadata` must have the {header.used_words} words its header says, "
-                f"got {metadata.numel()}"
-            )
-        _KnownHeader.remember(metadata, header)
-    check_header(
-        header,
-        batch_size=problem.batch_size,
-        num_heads_q=problem.num_heads_q,
-        num_heads_kv=problem.num_heads_kv,
-        head_dim=problem.head_dim,
-        mask_mode=problem.mask_mode,
-        win_left=problem.win_left,
-        win_right=problem.win_right,
-        layout_q=problem.layout_q,
-        layout_out=problem.layout_out,
-    )
-    if problem.seqlen_q > header.longest_q >= 0 and not (
-        problem.has_cu_seqlens_q or problem.has_seqused_q
-    ):
-        raise ValueError(
-            f"`metadata` must be made for queries of {problem.seqlen_q} tokens, "
-            f"got a table for at most {header.longest_q}"
-        )
-    _check_exact_lengths(problem, header)
-    return PlannedCall(metadata, header)
-
-
-def _check_exact_lengths(problem: BatchProblem, header: Header) -> None:
-    """Refuse lengths that a table of ``section_stream_k`` with a left window cannot follow.
-
-    It names the cuts by absolute key blocks of the planned lengths. Only axes are known here.
-    """
-    if not (header.is_section_stream_k and problem.has_left_window):
-        return
-    planned_of = ((problem.side("q"), header.longest_q), (problem.side("kv"), header.longest_kv))
-    for side, planned in planned_of:
-        exact = not (side.has_cu_seqlens or side.has_seqused)
-        if exact and side.seqlen != planned:
-            raise ValueError(
-                f"`metadata` of section_stream_k with a left window must be made for the lengths "
-                f"of the call, got a table for {planned} tokens of {side.name} and {side.seqlen}; "
-                "use planner='balanced'"
-            )
-
-
-def check_planned_lengths(lengths: np.ndarray, header: Header) -> None:
-    """Refuse query lengths on the host that the plan leaves out.
-
-    Raises:
-        ValueError: A query is longer than any that was planned.
-    """
-    longest = int(lengths.max())
-    if longest > header.longest_q:
-        raise ValueError(
-            f"`metadata` must be made for queries of {longest} tokens, "
-            f"got a table for at most {header.longest_q}"
-        )
 
 
 def tile_for(
@@ -243,13 +140,8 @@ def _plan(
     with torch.inference_mode(False):
         table = torch.from_numpy(words).to(device)
     header = read_header(words)
-    _KnownHeader.remember(table, header)
+    KnownHeader.remember(table, header)
     return PlannedCall(table, header)
-
-
-def _version(tensor: torch.Tensor) -> int | None:
-    """How often a tensor was written to; None for an inference tensor, which does not count."""
-    return None if tensor.is_inference() else tensor._version
 
 
 def _identity(problem: BatchProblem) -> tuple[object, ...]:

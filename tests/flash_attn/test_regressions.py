@@ -166,3 +166,34 @@ def test_plans_beyond_any_device_are_refused(options: dict[str, int]) -> None:
 def test_lengths_beyond_int32_are_refused() -> None:
     with pytest.raises(ValueError, match="`max_seqlen_q` must be at most 2147483647"):
         flash_attn_metadata(2, 2, 64, batch_size=1, max_seqlen_q=2**31, max_seqlen_kv=8)
+
+
+def test_a_row_with_nan_is_not_taken_for_an_empty_one() -> None:
+    q, k, v = operands()
+    q[0, 3, 0, 5] = torch.nan
+    out, lse = flash_attn(q, k, v, **OPTIONS)
+    assert torch.isnan(out[0, 3, 0]).all()
+    assert torch.isnan(lse[0, 0, 3])
+    assert torch.isfinite(lse[0, 1]).all()
+
+
+def test_a_sink_of_infinity_takes_all() -> None:
+    q, k, v = operands()
+    sinks = torch.tensor([torch.inf, -torch.inf])
+    out, lse = flash_attn(q, k, v, sinks=sinks, **OPTIONS)
+    assert_accurate(out, lse, q, k, v, sinks=sinks, **OPTIONS)
+    assert not out[:, :, 0].any()
+
+
+def test_scalars_that_change_from_call_to_call_share_a_kernel() -> None:
+    from fa_triton.kernels.attn_forward import attn_forward
+    from fa_triton.launch import runner
+
+    window = {"mask_mode": 4, "win_right": 0}
+    compiled = []
+    for seqlen_kv, win_left, cores in ((40, 1, 1), (48, 16, 16), (41, 7, 3)):
+        q, k, v = operands(seqlen_kv)
+        metadata = plan(seqlen_kv, num_aic=cores, win_left=win_left, **window)
+        flash_attn(q, k, v, metadata=metadata, win_left=win_left, **window)
+        compiled.append(runner(attn_forward)._native.num_variants)
+    assert compiled == [1, 1, 1]
