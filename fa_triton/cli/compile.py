@@ -60,6 +60,8 @@ def command(
 
     if all_ and (op or target or variant):
         raise ValueError("`--all` must stand alone, got operators, targets or variants as well")
+    if not list_:
+        require()
     shipped = shipped_variants()
     if list_:
         _print_keys(shipped)
@@ -67,7 +69,6 @@ def command(
     chosen = select(shipped, op or (), variant or (), target or ())
     if not chosen:
         raise ValueError("`--target` must be one the chosen variants are shipped for, got none")
-    require()
     results = _compile(chosen, jobs)
     if as_json:
         sys.stdout.write(json.dumps([result.to_dict() for result in results], indent=1) + "\n")

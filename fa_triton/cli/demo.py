@@ -26,7 +26,7 @@ class Dtype(str, Enum):
 def command(
     prompt: Annotated[
         str | None,
-        typer.Option(help="What to ask.  [default: a question about France]", show_default=False),
+        typer.Option(help="What to ask; by default a question about France.", show_default=False),
     ] = None,
     batch: Annotated[
         Path | None,
@@ -40,7 +40,7 @@ def command(
     device: Annotated[
         str | None,
         typer.Option(
-            help="Where to run, for instance cpu.  [default: the accelerator, else cpu]",
+            help="Where to run, for instance cpu; by default the accelerator, else cpu.",
             show_default=False,
         ),
     ] = None,
@@ -90,6 +90,16 @@ def _device(name: str | None) -> torch.device:
         found = torch.accelerator.current_accelerator(check_available=True)
         return torch.device("cpu") if found is None else found
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except RuntimeError as error:
         raise typer.BadParameter(f"`--device` must be a device of torch, got {name!r}") from error
+    try:
+        # Reading a value back needs a real device; torch without CUDA fails by an AssertionError.
+        torch.zeros(1, device=device).item()
+    except (AssertionError, ImportError, NotImplementedError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise typer.BadParameter(
+            f"`--device` must be a device that this machine has, got {name!r}: {reason} "
+            "(fa-triton doctor tells what there is)"
+        ) from error
+    return device

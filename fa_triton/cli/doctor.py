@@ -55,6 +55,9 @@ def command(
     ] = False,
 ) -> None:
     """Say what this machine can run, which versions were found, and what to install for more."""
+    from fa_triton.device import cpu_mode
+
+    cpu_mode()  # Refuses a value of FA_TRITON_CPU that every launch would refuse.
     versions = {name: _version(name) for name, _, _ in _PACKAGES}
     abilities = find_abilities()
     if as_json:
@@ -146,9 +149,10 @@ def _native() -> Ability:
         problems = ["`triton` must be triton-ascend, got another package in the same folder"]
     if problems:
         return Ability("native", False, "; ".join(problems), _wheel_advice())
-    import torch
+    from fa_triton.native.threads import num_threads
 
-    return Ability("native", True, f"{torch.get_num_threads()} threads, {platform.machine()}")
+    threads = num_threads()
+    return Ability("native", True, f"{threads} thread{'s' * (threads != 1)}, {platform.machine()}")
 
 
 def _interpreter() -> Ability:

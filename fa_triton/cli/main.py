@@ -10,7 +10,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.logging import RichHandler
 from typer.core import TyperCommand, TyperGroup
 
 from fa_triton import __version__
@@ -118,6 +117,21 @@ def _root(
     configure_logging(verbose)
 
 
+class _LogLines(logging.Handler):
+    """Write each record as one line, however narrow the terminal: keys are there to be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._console = Console(stderr=True)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write through rich, which keeps lines apart from a spinner or a progress bar."""
+        try:
+            self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
+        except Exception:
+            self.handleError(record)
+
+
 def configure_logging(verbose: bool) -> None:
     """Send the library's log records to stderr.
 
@@ -127,8 +141,10 @@ def configure_logging(verbose: bool) -> None:
     logger = logging.getLogger("fa_triton")
     logger.setLevel(logging.DEBUG if verbose else logging.WARNING)
     if not logger.handlers:
-        handler = RichHandler(console=Console(stderr=True), show_path=False)
-        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        handler = _LogLines()
+        handler.setFormatter(
+            logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")
+        )
         logger.addHandler(handler)
     logger.propagate = False
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from fa_triton.planner.report import PlanReport
 
 _ALL_LINES = 0
+# Planning walks every sequence and every row block in memory.
+_MOST_SEQUENCES = 2**20
+_LONGEST = 2**24
 
 
 def command(
@@ -25,12 +28,14 @@ def command(
     kv_lens: Annotated[
         str | None, typer.Option(metavar="LENS", help="Key lengths, in the same form.")
     ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Sequences, all of one length.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, max=_MOST_SEQUENCES, help="Sequences, all of one length.")
+    ] = None,
     seqlen_q: Annotated[
-        int | None, typer.Option(min=0, help="Query length of each of them.")
+        int | None, typer.Option(min=0, max=_LONGEST, help="Query length of each of them.")
     ] = None,
     seqlen_kv: Annotated[
-        int | None, typer.Option(min=0, help="Key length of each of them.")
+        int | None, typer.Option(min=0, max=_LONGEST, help="Key length of each of them.")
     ] = None,
     heads_q: Annotated[int, typer.Option(min=1, help="Query heads.")] = 32,
     heads_kv: Annotated[int, typer.Option(min=1, help="Key heads.")] = 8,
@@ -130,7 +135,13 @@ def parse_lengths(text: str, option: str) -> list[int]:
         length, star, times = item.partition("*")
         if not length.strip().isdecimal() or (star and not times.strip().isdecimal()):
             raise ValueError(f"`{option}` must be lengths such as 1,1,300 or 1*64, got {text!r}")
-        lengths += [int(length)] * (int(times) if star else 1)
+        count = int(times) if star else 1
+        if int(length) > _LONGEST or len(lengths) + count > _MOST_SEQUENCES:
+            raise ValueError(
+                f"`{option}` must name at most {_MOST_SEQUENCES} lengths of at most {_LONGEST}, "
+                f"got {text!r}"
+            )
+        lengths += [int(length)] * count
     if not lengths:
         raise ValueError(f"`{option}` must name one length at least, got {text!r}")
     return lengths

@@ -9,13 +9,16 @@ from fa_triton.demo.comparison import Comparison
 from fa_triton.demo.compiling import compile_seconds, compiled_variants
 from fa_triton.demo.generation import Generation
 from fa_triton.device import cpu_mode, device_info
+from fa_triton.native.threads import num_threads
 
 
 def device_path(device: torch.device) -> str:
     """Say what ran the kernels."""
     info = device_info(device)
     if info.kind == "cpu":
-        return f"cpu, {cpu_mode()}, {torch.get_num_threads()} threads"
+        mode = cpu_mode()
+        threads = num_threads() if mode == "native" else torch.get_num_threads()
+        return f"cpu, {mode}, {threads} thread{'s' * (threads != 1)}"
     return f"{info.kind}, {info.name} ({info.target})"
 
 
