@@ -233,6 +233,7 @@ def flash_attn(
         batch_invariant=batch_invariant,
     )
     lengths = Lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
+    check_values = value_checks_enabled()
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_has_memory(name, tensor)
     if q.device.type == "cpu" and cpu_mode() == "reference":
@@ -242,7 +243,7 @@ def flash_attn(
         planned = plan_call(problem, host_lengths, q.device, dtype_class(problem.dtype))
     else:
         planned = read_metadata(metadata, problem)
-        if value_checks_enabled():
+        if check_values:
             check_planned_lengths(resolve_lengths(problem, **vars(lengths))[0], planned.header)
     call = prepare(problem, planned.header)
     out = torch.empty(problem.out_shape, dtype=q.dtype, device=q.device)
