@@ -34,6 +34,8 @@ def _reads_once(line: str, name: str) -> bool:
         return True
     if re.search(rf"= linalg\.transpose ins\({name} :", line):
         return True
+    if re.search(rf"= linalg\.matmul\w* \{{fa_kernel .*ins\(%[\w#]+, {name} :", line):
+        return True
     matmul = re.search(rf"= linalg\.matmul .*ins\(%[\w#]+, {name} : tensor<(\d+)x", line)
     return matmul is not None and int(matmul[1]) <= _ROWS_READ_ONCE
 

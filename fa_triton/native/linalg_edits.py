@@ -12,7 +12,7 @@ import re
 _HINTS = re.compile(r"^ *(annotation\.mark .*|gpu\.barrier)$\n?", re.M)
 
 _MATMUL = re.compile(
-    r"^( *)(%\w+ = linalg\.matmul \{.*?\}) ins\((%[\w#]+), (%[\w#]+) : "
+    r"^( *)(%\w+ = linalg\.matmul \{(?!fa_kernel)[^}]*\}) ins\((%[\w#]+), (%[\w#]+) : "
     r"tensor<([\dx]*x)(\w+)>, tensor<([\dx]*x)(\w+)>\) outs\(",
     re.M,
 )

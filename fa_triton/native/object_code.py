@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
+from fa_triton.native.amx_permission import allow_tiles
 from fa_triton.native.elf import undefined_symbols
 
 
@@ -24,10 +25,19 @@ class HostCpu:
         return "+avx512f" in self.features.split(",")
 
 
+    @property
+    def has_amx(self) -> bool:
+        """Whether bf16 matrices can be multiplied in a unit of their own."""
+        return {"+amx-tile", "+amx-bf16", "+avx512bw"} <= set(self.features.split(","))
+
+
 @functools.lru_cache(maxsize=1)
 def host_cpu() -> HostCpu:
     """Name and features of this machine's CPU, as LLVM spells them."""
-    return HostCpu(llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    features = llvm.get_host_cpu_features().flatten()
+    if "+amx-tile" in features.split(",") and not allow_tiles():
+        features = features.replace("+amx-", "-amx-")
+    return HostCpu(llvm.get_host_cpu_name(), features)
 
 
 @functools.lru_cache(maxsize=1)

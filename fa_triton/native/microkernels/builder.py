@@ -1,0 +1,152 @@
+"""A few lines of LLVM IR text at a time: fresh names, loops, vector loads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+LANES = 16
+F32 = "<16 x float>"
+I32 = "<16 x i32>"
+LLVM_ELEMENT = {"bf16": "bfloat", "f16": "half", "f32": "float"}
+BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+
+
+def splat(vector: str, value: str) -> str:
+    """A constant vector, for instance ``splat("<16 x i32>", "16")``."""
+    count, element = vector.strip("<>").split(" x ")
+    return "<" + ", ".join([f"{element} {value}"] * int(count)) + ">"
+
+
+class Builder:
+    """Body of one LLVM function, grown line by line; every value gets a fresh name."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = ["entry:"]
+        self.declarations: set[str] = set()
+        self._block = "entry"
+        self._count = 0
+
+    def name(self) -> str:
+        """A name that is not used yet, without sigil."""
+        self._count += 1
+        return f"v{self._count}"
+
+    def line(self, text: str) -> None:
+        """Append an instruction without result."""
+        self.lines.append(f"  {text}")
+
+    def value(self, text: str) -> str:
+        """Append an instruction and return its result."""
+        name = f"%{self.name()}"
+        self.line(f"{name} = {text}")
+        return name
+
+    def call(self, result: str, function: str, parameters: Sequence[str], values: str) -> str:
+        """Call an intrinsic and declare it; ``result`` "void" returns an empty string."""
+        self.declarations.add(f"declare {result} @{function}({', '.join(parameters)})")
+        text = f"call {result} @{function}({values})"
+        if result == "void":
+            self.line(text)
+            return ""
+        return self.value(text)
+
+    def label(self, name: str) -> None:
+        """Start a block."""
+        self.lines.append(f"{name}:")
+        self._block = name
+
+    def loop(
+        self,
+        stop: int,
+        step: int,
+        body: Callable[[str, list[str]], list[str]],
+        carried: Sequence[tuple[str, str]] = (),
+    ) -> list[str]:
+        """Count from 0 to ``stop``; without a loop where one step does it.
+
+        Args:
+            stop: Upper bound, a multiple of ``step``.
+            step: Step.
+            body: Emits one iteration from the index and the carried values, returns the new ones.
+            carried: Type and initial value of each carried value.
+
+        Returns:
+            The carried values after the loop.
+        """
+        if stop <= step:
+            return body("0", [value for _, value in carried])
+        head = self.name()
+        before = self._block
+        self.line(f"br label %{head}")
+        self.label(head)
+        index, following = f"%{self.name()}", f"%{self.name()}"
+        names = [f"%{self.name()}" for _ in carried]
+        place = len(self.lines)
+        results = body(index, names)
+        self.line(f"{following} = add nuw nsw i64 {index}, {step}")
+        more = self.value(f"icmp ult i64 {following}, {stop}")
+        after = self.name()
+        self.line(f"br i1 {more}, label %{head}, label %{after}")
+        phis = [f"  {index} = phi i64 [ 0, %{before} ], [ {following}, %{self._block} ]"]
+        for name, (kind, start), end in zip(names, carried, results, strict=True):
+            phis.append(f"  {name} = phi {kind} [ {start}, %{before} ], [ {end}, %{self._block} ]")
+        self.lines[place:place] = phis
+        self.label(after)
+        return results
+
+    def add(self, left: str, right: str) -> str:
+        """Sum of two i64 values, folded where one is the constant 0."""
+        if left == "0":
+            return right
+        return left if right == "0" else self.value(f"add i64 {left}, {right}")
+
+    def times(self, left: str, right: int | str) -> str:
+        """Product of i64 values, folded where it is constant."""
+        if left == "0" or right in (0, "0"):
+            return "0"
+        if left.isdigit() and str(right).isdigit():
+            return str(int(left) * int(right))
+        return left if right in (1, "1") else self.value(f"mul i64 {left}, {right}")
+
+    def at(self, base: str, offset: str, element: str = "i8") -> str:
+        """Address of ``base[offset]``."""
+        if offset == "0":
+            return base
+        return self.value(f"getelementptr {element}, ptr {base}, i64 {offset}")
+
+    def load(self, kind: str, address: str, align: int = 4) -> str:
+        """Load a value."""
+        return self.value(f"load {kind}, ptr {address}, align {align}")
+
+    def store(self, kind: str, value: str, address: str, align: int = 4) -> None:
+        """Store a value."""
+        self.line(f"store {kind} {value}, ptr {address}, align {align}")
+
+    def scratch(self, size: int) -> str:
+        """Bytes on the stack, aligned to a cache line; call it before any loop."""
+        return self.value(f"alloca [{size} x i8], align 64")
+
+    def shuffle(self, kind: str, left: str, right: str, lanes: Sequence[int]) -> str:
+        """Choose lanes of two vectors."""
+        mask = ", ".join(f"i32 {lane}" for lane in lanes)
+        return self.value(
+            f"shufflevector {kind} {left}, {kind} {right}, <{len(lanes)} x i32> <{mask}>"
+        )
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        """``a * b + c`` on 16 floats."""
+        return self.call(
+            F32, "llvm.fma.v16f32", (F32, F32, F32), f"{F32} {a}, {F32} {b}, {F32} {c}"
+        )
+
+    def widen(self, element: str, address: str) -> str:
+        """16 consecutive elements as floats."""
+        if element == "f32":
+            return self.load(F32, address)
+        if element == "f16":
+            half = self.load("<16 x half>", address, 2)
+            return self.value(f"fpext <16 x half> {half} to {F32}")
+        bits = self.load("<16 x i16>", address, 2)
+        wide = self.value(f"zext <16 x i16> {bits} to {I32}")
+        high = self.value(f"shl {I32} {wide}, {splat(I32, '16')}")
+        return self.value(f"bitcast {I32} {high} to {F32}")

@@ -1,0 +1,139 @@
+"""Where micro-kernels replace matmuls: marks in the Linalg text, then calls, then definitions."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+from fa_triton.native.linalg_edits import definition
+from fa_triton.native.microkernels import amx, rows
+from fa_triton.native.microkernels.builder import Builder
+from fa_triton.native.microkernels.operands import parameters
+from fa_triton.native.microkernels.spec import Matmul
+from fa_triton.native.object_code import HostCpu
+
+_TENSOR_MATMUL = re.compile(
+    r"^(?P<indent> *)(?P<result>%\w+) = linalg\.matmul \{(?P<attributes>[^}]*)\}"
+    r" ins\((?P<a>%[\w#]+), (?P<b>%[\w#]+) : tensor<(?P<m>\d+)x(?P<k>\d+)x(?P<left>\w+)>,"
+    r" tensor<\d+x(?P<n>\d+)x(?P<right>\w+)>\)"
+    r" outs\((?P<c>%[\w#]+) : (?P<type>tensor<\d+x\d+xf32>)\)",
+    re.M,
+)
+_TRANSPOSE = re.compile(
+    r" %\w+ = linalg\.transpose ins\((%[\w#]+) : (tensor<\d+x\d+x\w+>)\)"
+    r" .*permutation = \[1, 0\]"
+)
+_FILL = re.compile(r" \S+ = linalg\.fill ins\((%[\w#]+) : f32\)")
+_ZERO = re.compile(r" \S+ = arith\.constant 0\.000000e\+00 : f32")
+_MEMREF_MATMUL = re.compile(
+    r"^(?P<indent> *)linalg\.matmul\w* \{fa_kernel = \"(?P<kernel>\w+)\"[^}]*\}"
+    r" ins\((?P<a>%[\w#]+), (?P<b>%[\w#]+) : (?P<types>memref<.*?>), (?P<right>memref<.*?>)\)"
+    r" outs\((?P<c>%[\w#]+) : (?P<out>memref<.*>)\) *$",
+    re.M,
+)
+_UNIT_STRIDE = re.compile(r"memref<\d+x\d+x\w+(, strided<\[[\d?]+, 1\](, offset: [\d?]+)?>)?>")
+_DECLARATION = re.compile(r"^declare void @(fa_matmul_\w+)\(.*$\n?", re.M)
+_ANY_2D = "memref<?x?x{}, strided<[?, ?], offset: ?>>"
+_EMITTERS = {"amx": amx.emit, "rows": rows.emit}
+
+
+def _unit(cpu: HostCpu, m: int, n: int, k: int) -> str | None:
+    if cpu.has_avx512 and rows.fits(m, n, k):
+        return "rows"
+    if cpu.has_amx and amx.fits(m, n, k):
+        return "amx"
+    return None
+
+
+def mark_matmuls(text: str, cpu: HostCpu) -> str:
+    """Name a micro-kernel at each matmul that has one, fold B's transpose and C's zeros into it.
+
+    Args:
+        text: Linalg module, as it comes from the front end.
+        cpu: The CPU code is generated for.
+    """
+
+    numbers = itertools.count()
+
+    def mark(match: re.Match[str]) -> str:
+        m, n, k = (int(match[x]) for x in "mnk")
+        unit = _unit(cpu, m, n, k)
+        element = match["left"]
+        if unit is None or element != match["right"] or element not in ("bf16", "f16", "f32"):
+            return match[0]
+        indent, b, c = match["indent"], match["b"], match["c"]
+        b_type = f"tensor<{k}x{n}x{element}>"
+        line = definition(text, b, match.start())
+        transpose = line and _TRANSPOSE.match(line)
+        if transpose:
+            b, b_type = transpose[1], transpose[2]
+        fill = _FILL.match(definition(text, c, match.start()) or "")
+        fresh = bool(fill and _ZERO.match(definition(text, fill[1], match.start()) or ""))
+        start = ""
+        if fresh:
+            c = f"%fa_new{next(numbers)}"
+            start = f"{indent}{c} = tensor.empty() : {match['type']}\n"
+        spec = Matmul(unit, m, n, k, element, bool(transpose), fresh)
+        operation = "matmul_transpose_b" if transpose else "matmul"
+        attributes = ", ".join(filter(None, (f'fa_kernel = "{spec.name}"', match["attributes"])))
+        return (
+            f"{start}{indent}{match['result']} = linalg.{operation} {{{attributes}}}"
+            f" ins({match['a']}, {b} : tensor<{m}x{k}x{element}>, {b_type})"
+            f" outs({c} : {match['type']})"
+        )
+
+    return _TENSOR_MATMUL.sub(mark, text)
+
+
+def call_kernels(text: str) -> str:
+    """Replace marked matmuls of a bufferized module by calls; a strided inner axis keeps its loop."""
+    used: set[str] = set()
+    numbers = itertools.count()
+
+    def call(match: re.Match[str]) -> str:
+        kinds = (match["types"], match["right"], match["out"])
+        if not all(map(_UNIT_STRIDE.fullmatch, kinds)):
+            return match[0]
+        used.add(match["kernel"])
+        indent, lines, names = match["indent"], [], []
+        elements = [Matmul.parse(match["kernel"]).element] * 2 + ["f32"]
+        for value, kind, element in zip(
+            (match["a"], match["b"], match["c"]), kinds, elements, strict=True
+        ):
+            names.append(f"%fa_operand{next(numbers)}")
+            lines.append(f"{names[-1]} = memref.cast {value} : {kind} to {_ANY_2D.format(element)}")
+        types = ", ".join(map(_ANY_2D.format, elements))
+        lines.append(f"func.call @{match['kernel']}({', '.join(names)}) : ({types}) -> ()")
+        return "\n".join(indent + line for line in lines)
+
+    text = _MEMREF_MATMUL.sub(call, text)
+    declarations = []
+    for name in sorted(used):
+        element = Matmul.parse(name).element
+        types = ", ".join(map(_ANY_2D.format, (element, element, "f32")))
+        declarations.append(f"  func.func private @{name}({types})\n")
+    end = text.rindex("}")
+    return text[:end] + "".join(declarations) + text[end:]
+
+
+def define_kernels(text: str) -> str:
+    """Replace the declarations of micro-kernels in LLVM IR by their definitions."""
+    bodies: list[str] = []
+    intrinsics: set[str] = set()
+
+    def define(match: re.Match[str]) -> str:
+        spec = Matmul.parse(match[1])
+        b = Builder()
+        _EMITTERS[spec.unit](b, spec)
+        b.line("ret void")
+        intrinsics.update(b.declarations)
+        lines = "\n".join(b.lines)
+        bodies.append(
+            f"define internal void @{spec.name}({parameters()}) noinline {{\n{lines}\n}}\n"
+        )
+        return ""
+
+    text = _DECLARATION.sub(define, text)
+    declared = set(re.findall(r"^declare .*?@([\w.]+)\(", text, re.M))
+    wanted = [x for x in sorted(intrinsics) if x.split("@", 1)[1].split("(")[0] not in declared]
+    return "\n".join((text, *bodies, *wanted, ""))

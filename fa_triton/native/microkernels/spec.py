@@ -1,0 +1,46 @@
+"""What a matmul micro-kernel is specialised on; its name says all of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_NAME = re.compile(r"fa_matmul_(amx|rows)_(\d+)x(\d+)x(\d+)_(bf16|f16|f32)(_nk)?(_new)?")
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """``C[m, n] += A[m, k] B[k, n]`` with f32 sums.
+
+    Attributes:
+        unit: ``amx`` or ``rows``, the generator.
+        m: Rows of A and C.
+        n: Columns of B and C.
+        k: Columns of A.
+        element: Element type of A and B: ``bf16``, ``f16`` or ``f32``.
+        transposed: B is stored ``[n, k]``.
+        fresh: C is overwritten instead of added to.
+    """
+
+    unit: str
+    m: int
+    n: int
+    k: int
+    element: str
+    transposed: bool = False
+    fresh: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        ends = ("_nk" if self.transposed else "") + ("_new" if self.fresh else "")
+        return f"fa_matmul_{self.unit}_{self.m}x{self.n}x{self.k}_{self.element}{ends}"
+
+    @staticmethod
+    def parse(name: str) -> Matmul:
+        """The matmul of a name."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise ValueError(f"`name` must be that of a matmul micro-kernel, got {name!r}")
+        m, n, k = map(int, match.group(2, 3, 4))
+        return Matmul(match[1], m, n, k, match[5], bool(match[6]), bool(match[7]))
