@@ -37,6 +37,9 @@ def host_cpu() -> HostCpu:
     features = llvm.get_host_cpu_features().flatten()
     if "+amx-tile" in features.split(",") and not allow_tiles():
         features = features.replace("+amx-", "-amx-")
+    if "+avx512f" in features.split(","):
+        # LLVM's tuning for several CPUs vectorises at half the width.
+        features += ",-prefer-256-bit"
     return HostCpu(llvm.get_host_cpu_name(), features)
 
 
