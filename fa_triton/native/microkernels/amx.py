@@ -13,7 +13,7 @@ already and 32-bit words are transposed, 16x16 at a time. Bound by that packing 
 from __future__ import annotations
 
 from fa_triton.native.microkernels.builder import F32, I32, LANES, Builder, splat
-from fa_triton.native.microkernels.operands import Operand, operand
+from fa_triton.native.microkernels.operands import Operand, operand, row_scale
 from fa_triton.native.microkernels.spec import Matmul
 
 _PIECES = {"bf16": 1, "f16": 2, "f32": 3}
@@ -223,7 +223,7 @@ def _multiply(
     order = [(i, j) for i in range(len(lefts)) for j in range(len(lefts))]
     order.sort(key=lambda pair: -sum(pair))
     # Sums start at C where that loses nothing.
-    adds_after = not spec.fresh and len(lefts) > 2
+    adds_after = spec.scaled or not (spec.fresh or len(lefts) < 3)
 
     def block(m: str, n: str) -> None:
         places = [c.at(b, b.add(m, str(16 * i)), b.add(n, str(16 * j))) for i, j in tiles]
@@ -264,8 +264,13 @@ def _multiply(
             _store_tile(b, _SUM + 2 * i + j, kept, "64")
             for row in range(16):
                 here = b.at(place, b.times(c.pitch, row))
-                total = b.load(F32, b.at(kept, str(64 * row)))
-                b.store(F32, b.value(f"fadd {F32} {b.load(F32, here)}, {total}"), here)
+                total, before = b.load(F32, b.at(kept, str(64 * row))), b.load(F32, here)
+                if spec.scaled:
+                    factor = row_scale(b, b.add(m, str(16 * i + row)))
+                    total = b.fma(factor, before, total)
+                else:
+                    total = b.value(f"fadd {F32} {before}, {total}")
+                b.store(F32, total, here)
 
     def rows(m: str, _: list[str]) -> list[str]:
         def columns(n: str, _: list[str]) -> list[str]:
@@ -302,6 +307,9 @@ def _plain_unless_finite(
 
             place = c.at(b, m, n)
             start = "0.0" if spec.fresh else b.load("float", place)
+            if spec.scaled:
+                factor = b.value(f"extractelement {F32} {row_scale(b, m)}, i64 0")
+                start = b.value(f"fmul float {factor}, {start}")
             total = b.loop(spec.k, 1, step, [("float", start)])[0]
             b.store("float", total, place)
             return []

@@ -133,6 +133,11 @@ class Builder:
             f"shufflevector {kind} {left}, {kind} {right}, <{len(lanes)} x i32> <{mask}>"
         )
 
+    def broadcast(self, value: str) -> str:
+        """A float in all lanes."""
+        one = self.value(f"insertelement {F32} poison, float {value}, i64 0")
+        return self.shuffle(F32, one, one, [0] * LANES)
+
     def fma(self, a: str, b: str, c: str) -> str:
         """``a * b + c`` on 16 floats."""
         return self.call(

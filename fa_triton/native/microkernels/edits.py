@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 
 from fa_triton.native.linalg_edits import definition
 from fa_triton.native.microkernels import amx, rows
@@ -24,9 +25,20 @@ _TRANSPOSE = re.compile(
     r" .*permutation = \[1, 0\]"
 )
 _FILL = re.compile(r" \S+ = linalg\.fill ins\((%[\w#]+) : f32\)")
+_PRODUCT = re.compile(r" \S+ = arith\.mulf (%[\w#]+), (%[\w#]+) : tensor<\d+x\d+xf32>$")
+_BROADCAST_ROWS = re.compile(
+    r" \S+ = linalg\.broadcast ins\((%[\w#]+) : (tensor<\d+xf32>)\) .* dimensions = \[1\]"
+)
 _ZERO = re.compile(r" \S+ = arith\.constant 0\.000000e\+00 : f32")
+_ROW_SCALE = re.compile(
+    r"^ *linalg\.generic \{[^\n]*\} ins\((?P<scale>%[\w#]+) : (?P<type>memref<\d+xf32>)\)"
+    r" outs\((?P<c>%[\w#]+) : memref<\d+x\d+xf32>\) attrs = +\{fa_row_scale\} \{\n"
+    r" *\^bb0[^\n]*\n *%\w+ = arith\.mulf [^\n]*\n *linalg\.yield [^\n]*\n *\}\n",
+    re.M,
+)
 _MEMREF_MATMUL = re.compile(
     r"^(?P<indent> *)linalg\.matmul\w* \{fa_kernel = \"(?P<kernel>\w+)\"[^}]*\}"
+    r"(?: \{(?P<scale>%[\w#]+) : (?P<scale_type>memref<.*?>)\})?"
     r" ins\((?P<a>%[\w#]+), (?P<b>%[\w#]+) : (?P<types>memref<.*?>), (?P<right>memref<.*?>)\)"
     r" outs\((?P<c>%[\w#]+) : (?P<out>memref<.*>)\) *$",
     re.M,
@@ -34,6 +46,7 @@ _MEMREF_MATMUL = re.compile(
 _UNIT_STRIDE = re.compile(r"memref<\d+x\d+x\w+(, strided<\[[\d?]+, 1\](, offset: [\d?]+)?>)?>")
 _DECLARATION = re.compile(r"^declare void @(fa_matmul_\w+)\(.*$\n?", re.M)
 _ANY_2D = "memref<?x?x{}, strided<[?, ?], offset: ?>>"
+_ANY_1D = "memref<?xf32, strided<[?], offset: ?>>"
 _EMITTERS = {"amx": amx.emit, "rows": rows.emit}
 
 
@@ -42,6 +55,18 @@ def _unit(cpu: HostCpu, m: int, n: int, k: int) -> str | None:
         return "rows"
     if cpu.has_amx and amx.fits(m, n, k):
         return "amx"
+    return None
+
+
+def _row_scale(text: str, c: str, use: int) -> tuple[str, str, str] | None:
+    """Matrix, factors and their type where ``c`` is a matrix with scaled rows."""
+    product = _PRODUCT.match(definition(text, c, use) or "")
+    if product is None:
+        return None
+    for matrix, factors in (product.group(1, 2), product.group(2, 1)):
+        broadcast = _BROADCAST_ROWS.match(definition(text, factors, use) or "")
+        if broadcast:
+            return matrix, broadcast[1], broadcast[2]
     return None
 
 
@@ -73,6 +98,16 @@ def mark_matmuls(text: str, cpu: HostCpu) -> str:
         if fresh:
             c = f"%fa_new{next(numbers)}"
             start = f"{indent}{c} = tensor.empty() : {match['type']}\n"
+        elif scale := _row_scale(text, c, match.start()):
+            before, factors, kind = scale
+            c = f"%fa_scaled{next(numbers)}"
+            start = (
+                f"{indent}{c} = linalg.generic {{indexing_maps = [affine_map<(d0, d1) -> (d0)>,"
+                f" affine_map<(d0, d1) -> (d0, d1)>], iterator_types = [\"parallel\","
+                f" \"parallel\"]}} ins({factors} : {kind}) outs({before} : {match['type']})"
+                f" attrs = {{fa_row_scale}} {{\n^bb0(%in: f32, %out: f32):\n"
+                f"%y = arith.mulf %out, %in : f32\nlinalg.yield %y : f32\n}} -> {match['type']}\n"
+            )
         spec = Matmul(unit, m, n, k, element, bool(transpose), fresh)
         operation = "matmul_transpose_b" if transpose else "matmul"
         attributes = ", ".join(filter(None, (f'fa_kernel = "{spec.name}"', match["attributes"])))
@@ -85,35 +120,64 @@ def mark_matmuls(text: str, cpu: HostCpu) -> str:
     return _TENSOR_MATMUL.sub(mark, text)
 
 
+def _fold_row_scales(text: str) -> str:
+    """Let a matmul scale the rows it adds to, where nothing happens to them in between."""
+    position = 0
+    while scale := _ROW_SCALE.search(text, position):
+        position = scale.end()
+        matmul = next(
+            (m for m in _MEMREF_MATMUL.finditer(text, position) if m["c"] == scale["c"]), None
+        )
+        between = matmul and text[position : matmul.start()]
+        if matmul is None or re.search(rf"{scale['c']}\b|^ *\}}|scf\.", between or "", re.M):
+            continue
+        spec = Matmul.parse(matmul["kernel"])
+        if spec.fresh or re.search(rf"outs\({scale['scale']} ", between or ""):
+            continue
+        line = matmul[0].replace(spec.name, replace(spec, scaled=True).name, 1)
+        line = line.replace("ins(", f"{{{scale['scale']} : {scale['type']}}} ins(", 1)
+        text = "".join(
+            (text[: scale.start()], between or "", line, text[matmul.end() :])
+        )
+        position = scale.start()
+    return text
+
+
+def _operand_types(spec: Matmul) -> list[str]:
+    matrices = [_ANY_2D.format(element) for element in (spec.element, spec.element, "f32")]
+    return matrices + [_ANY_1D] * spec.scaled
+
+
 def call_kernels(text: str) -> str:
     """Replace marked matmuls of a bufferized module by calls; a strided inner axis keeps its loop."""
     used: set[str] = set()
     numbers = itertools.count()
 
     def call(match: re.Match[str]) -> str:
-        kinds = (match["types"], match["right"], match["out"])
+        kinds = [match["types"], match["right"], match["out"]]
         if not all(map(_UNIT_STRIDE.fullmatch, kinds)):
             return match[0]
+        values = [match["a"], match["b"], match["c"]]
+        if match["scale"]:
+            values.append(match["scale"])
+            kinds.append(match["scale_type"])
         used.add(match["kernel"])
+        types = _operand_types(Matmul.parse(match["kernel"]))
         indent, lines, names = match["indent"], [], []
-        elements = [Matmul.parse(match["kernel"]).element] * 2 + ["f32"]
-        for value, kind, element in zip(
-            (match["a"], match["b"], match["c"]), kinds, elements, strict=True
-        ):
+        for value, kind, general in zip(values, kinds, types, strict=True):
             names.append(f"%fa_operand{next(numbers)}")
-            lines.append(f"{names[-1]} = memref.cast {value} : {kind} to {_ANY_2D.format(element)}")
-        types = ", ".join(map(_ANY_2D.format, elements))
-        lines.append(f"func.call @{match['kernel']}({', '.join(names)}) : ({types}) -> ()")
+            lines.append(f"{names[-1]} = memref.cast {value} : {kind} to {general}")
+        call = f"func.call @{match['kernel']}({', '.join(names)})"
+        lines.append(f"{call} : ({', '.join(types)}) -> ()")
         return "\n".join(indent + line for line in lines)
 
-    text = _MEMREF_MATMUL.sub(call, text)
-    declarations = []
-    for name in sorted(used):
-        element = Matmul.parse(name).element
-        types = ", ".join(map(_ANY_2D.format, (element, element, "f32")))
-        declarations.append(f"  func.func private @{name}({types})\n")
+    text = _MEMREF_MATMUL.sub(call, _fold_row_scales(text))
+    declarations = "".join(
+        f"  func.func private @{name}({', '.join(_operand_types(Matmul.parse(name)))})\n"
+        for name in sorted(used)
+    )
     end = text.rindex("}")
-    return text[:end] + "".join(declarations) + text[end:]
+    return text[:end] + declarations + text[end:]
 
 
 def define_kernels(text: str) -> str:
@@ -129,7 +193,7 @@ def define_kernels(text: str) -> str:
         intrinsics.update(b.declarations)
         lines = "\n".join(b.lines)
         bodies.append(
-            f"define internal void @{spec.name}({parameters()}) noinline {{\n{lines}\n}}\n"
+            f"define internal void @{spec.name}({parameters(spec.scaled)}) noinline {{\n{lines}\n}}\n"
         )
         return ""
 

@@ -9,13 +9,21 @@ from fa_triton.native.microkernels.builder import BYTES, Builder
 _OPERANDS = ("a", "b", "c")
 
 
-def parameters() -> str:
-    """Parameter list: each memref is two pointers, an offset, two sizes and two strides."""
-    return ", ".join(
+def parameters(scaled: bool) -> str:
+    """Parameter list: a memref is two pointers, an offset, and a size and a stride per axis."""
+    matrices = [
         f"ptr %{x}_base, ptr %{x}, i64 %{x}_at, i64 %{x}_rows, i64 %{x}_columns,"
         f" i64 %{x}_stride, i64 %{x}_one"
         for x in _OPERANDS
-    )
+    ]
+    scale = ["ptr %scale_base, ptr %scale, i64 %scale_at, i64 %scale_rows, i64 %scale_one"]
+    return ", ".join(matrices + scale * scaled)
+
+
+def row_scale(b: Builder, row: str) -> str:
+    """The factor of a row of C, in all lanes."""
+    start = b.at("%scale", "%scale_at", "float")
+    return b.broadcast(b.load("float", b.at(start, row, "float")))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ registers over a block of rows. Bound by reading B from memory.
 from __future__ import annotations
 
 from fa_triton.native.microkernels.builder import BYTES, F32, I32, LANES, Builder, splat
-from fa_triton.native.microkernels.operands import Operand, operand
+from fa_triton.native.microkernels.operands import Operand, operand, row_scale
 from fa_triton.native.microkernels.spec import Matmul
 
 MAX_ROWS = 8
@@ -29,12 +29,29 @@ def emit(b: Builder, spec: Matmul) -> None:
     a, c = operand(b, "a", spec.element), operand(b, "c", "f32")
     right = operand(b, "b", spec.element)
     wide = Operand(b.scratch(spec.m * spec.k * 4), str(spec.k * 4), "f32")
+    _widen_rows(b, spec, a, wide)
+    _prepare_sums(b, spec, c)
     if spec.transposed:
-        _widen_rows(b, spec, a, wide)
         _dots(b, spec, wide, right, c)
     else:
-        _widen_rows(b, spec, a, wide)
         _multiples(b, spec, wide, right, c)
+
+
+def _prepare_sums(b: Builder, spec: Matmul, c: Operand) -> None:
+    if not spec.scaled and (spec.transposed or not spec.fresh):
+        return
+    for row in range(spec.m):
+        factor = row_scale(b, str(row)) if spec.scaled else ""
+
+        def start(n: str, _: list[str], row: str = str(row), factor: str = factor) -> list[str]:
+            place = c.at(b, row, n)
+            value = "zeroinitializer"
+            if factor:
+                value = b.value(f"fmul {F32} {factor}, {b.load(F32, place)}")
+            b.store(F32, value, place)
+            return []
+
+        b.loop(spec.n, LANES, start)
 
 
 def _even_odd(b: Builder, address: str) -> list[str]:
@@ -168,9 +185,7 @@ def _multiples(b: Builder, spec: Matmul, a: Operand, right: Operand, c: Operand)
                 ]
                 factors = []
                 for row in range(spec.m):
-                    scalar = b.load("float", a.at(b, str(row), k))
-                    one = b.value(f"insertelement {F32} poison, float {scalar}, i64 0")
-                    factors.append(b.shuffle(F32, one, one, [0] * LANES))
+                    factors.append(b.broadcast(b.load("float", a.at(b, str(row), k))))
                 return [
                     b.fma(factors[row], values[vector], total)
                     for (row, vector), total in zip(places, sums, strict=True)
@@ -184,14 +199,6 @@ def _multiples(b: Builder, spec: Matmul, a: Operand, right: Operand, c: Operand)
         b.loop(spec.n, vectors * LANES, panel)
         return []
 
-    if spec.fresh:
-        for row in range(spec.m):
-
-            def clear(n: str, _: list[str], row: str = str(row)) -> list[str]:
-                b.store(F32, "zeroinitializer", c.at(b, row, n))
-                return []
-
-            b.loop(spec.n, LANES, clear)
     b.loop(spec.k, rows, block)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_NAME = re.compile(r"fa_matmul_(amx|rows)_(\d+)x(\d+)x(\d+)_(bf16|f16|f32)(_nk)?(_new)?")
+_NAME = re.compile(r"fa_matmul_(amx|rows)_(\d+)x(\d+)x(\d+)_(bf16|f16|f32)(_nk)?(_new|_scaled)?")
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Matmul:
         element: Element type of A and B: ``bf16``, ``f16`` or ``f32``.
         transposed: B is stored ``[n, k]``.
         fresh: C is overwritten instead of added to.
+        scaled: C's rows are multiplied by a vector first.
     """
 
     unit: str
@@ -29,11 +30,13 @@ class Matmul:
     element: str
     transposed: bool = False
     fresh: bool = False
+    scaled: bool = False
 
     @property
     def name(self) -> str:
         """Name of the function."""
         ends = ("_nk" if self.transposed else "") + ("_new" if self.fresh else "")
+        ends += "_scaled" if self.scaled else ""
         return f"fa_matmul_{self.unit}_{self.m}x{self.n}x{self.k}_{self.element}{ends}"
 
     @staticmethod
@@ -43,4 +46,5 @@ class Matmul:
         if match is None:
             raise ValueError(f"`name` must be that of a matmul micro-kernel, got {name!r}")
         m, n, k = map(int, match.group(2, 3, 4))
-        return Matmul(match[1], m, n, k, match[5], bool(match[6]), bool(match[7]))
+        fresh, scaled = match[7] == "_new", match[7] == "_scaled"
+        return Matmul(match[1], m, n, k, match[5], bool(match[6]), fresh, scaled)
