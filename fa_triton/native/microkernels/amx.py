@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from fa_triton.native.microkernels.builder import F32, I32, LANES, Builder, splat
 from fa_triton.native.microkernels.operands import Operand, operand, row_scale
+from fa_triton.native.microkernels.transposes import transpose
 from fa_triton.native.microkernels.spec import Matmul
 
 _PIECES = {"bf16": 1, "f16": 2, "f32": 3}
@@ -160,8 +161,7 @@ def _transpose_words(b: Builder, spec: Matmul, pieces: list[Operand], packed: st
                 for _row in range(LANES):
                     words.append(b.load(I32, address, 2))
                     address = b.at(address, piece.pitch)
-                for distance in (8, 4, 2, 1):
-                    words = _exchange(b, words, distance)
+                words = transpose(b, I32, words)
                 half = b.value(f"lshr i64 {k}, 1") if k != "0" else "0"
                 place = _packed_at(b, spec, packed, number, n, half)
                 for pair, word in enumerate(words):
@@ -172,19 +172,6 @@ def _transpose_words(b: Builder, spec: Matmul, pieces: list[Operand], packed: st
         return []
 
     b.loop(spec.n, LANES, rows)
-
-
-def _exchange(b: Builder, words: list[str], distance: int) -> list[str]:
-    """One step of a 16x16 transpose: swap off-diagonal blocks of ``distance``."""
-    result = list(words)
-    keep = [lane if not lane & distance else lane + LANES - distance for lane in range(LANES)]
-    take = [lane + distance if not lane & distance else lane + LANES for lane in range(LANES)]
-    for row in range(LANES):
-        if not row & distance:
-            pair = words[row], words[row + distance]
-            result[row] = b.shuffle(I32, *pair, keep)
-            result[row + distance] = b.shuffle(I32, *pair, take)
-    return result
 
 
 def _configure(b: Builder, config: str) -> None:

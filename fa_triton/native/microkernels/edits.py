@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 from fa_triton.native.linalg_edits import definition
-from fa_triton.native.microkernels import amx, rows
+from fa_triton.native.microkernels import amx, fma, rows
 from fa_triton.native.microkernels.builder import Builder
 from fa_triton.native.microkernels.operands import parameters
 from fa_triton.native.microkernels.spec import Matmul
@@ -47,15 +47,17 @@ _UNIT_STRIDE = re.compile(r"memref<\d+x\d+x\w+(, strided<\[[\d?]+, 1\](, offset:
 _DECLARATION = re.compile(r"^declare void @(fa_matmul_\w+)\(.*$\n?", re.M)
 _ANY_2D = "memref<?x?x{}, strided<[?, ?], offset: ?>>"
 _ANY_1D = "memref<?xf32, strided<[?], offset: ?>>"
-_EMITTERS = {"amx": amx.emit, "rows": rows.emit}
+_EMITTERS = {"amx": amx.emit, "fma": fma.emit, "rows": rows.emit}
 
 
-def _unit(cpu: HostCpu, m: int, n: int, k: int) -> str | None:
-    if cpu.has_avx512 and rows.fits(m, n, k):
+def _unit(cpu: HostCpu, m: int, n: int, k: int, element: str) -> str | None:
+    if not cpu.has_avx512:
+        return None
+    if rows.fits(m, n, k):
         return "rows"
-    if cpu.has_amx and amx.fits(m, n, k):
+    if cpu.has_amx and element != "f32" and amx.fits(m, n, k):
         return "amx"
-    return None
+    return "fma" if fma.fits(m, n, k) else None
 
 
 def _row_scale(text: str, c: str, use: int) -> tuple[str, str, str] | None:
@@ -82,8 +84,8 @@ def mark_matmuls(text: str, cpu: HostCpu) -> str:
 
     def mark(match: re.Match[str]) -> str:
         m, n, k = (int(match[x]) for x in "mnk")
-        unit = _unit(cpu, m, n, k)
         element = match["left"]
+        unit = _unit(cpu, m, n, k, element)
         if unit is None or element != match["right"] or element not in ("bf16", "f16", "f32"):
             return match[0]
         indent, b, c = match["indent"], match["b"], match["c"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_NAME = re.compile(r"fa_matmul_(amx|rows)_(\d+)x(\d+)x(\d+)_(bf16|f16|f32)(_nk)?(_new|_scaled)?")
+_NAME = re.compile(r"fa_matmul_(amx|fma|rows)_(\d+)x(\d+)x(\d+)_(bf16|f16|f32)(_nk)?(_new|_scaled)?")
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Matmul:
     """``C[m, n] += A[m, k] B[k, n]`` with f32 sums.
 
     Attributes:
-        unit: ``amx`` or ``rows``, the generator.
+        unit: ``amx``, ``fma`` or ``rows``, the generator.
         m: Rows of A and C.
         n: Columns of B and C.
         k: Columns of A.

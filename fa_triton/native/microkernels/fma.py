@@ -1,0 +1,141 @@
+"""Matmuls by fused multiply-adds on 512-bit vectors, sums in registers over all of k.
+
+B is copied once into panels of 32 columns, widened and transposed on the way; A is read in place
+if it is f32. A block of 8 rows and a panel has 16 sums. Bound by the multiply-adds themselves.
+"""
+
+from __future__ import annotations
+
+from fa_triton.native.microkernels.builder import F32, LANES, Builder
+from fa_triton.native.microkernels.operands import Operand, operand, row_scale
+from fa_triton.native.microkernels.spec import Matmul
+from fa_triton.native.microkernels.transposes import transpose
+
+_ROWS = 8
+# Steps of k without a branch.
+_UNROLL = 4
+_SCRATCH_LIMIT = 1 << 20
+
+
+def fits(m: int, n: int, k: int) -> bool:
+    """Whether there is a kernel for these sizes."""
+    return m % _ROWS == 0 and n % LANES == 0 and k % LANES == 0 and 4 * k * (m + n) <= _SCRATCH_LIMIT
+
+
+def emit(b: Builder, spec: Matmul) -> None:
+    """Emit the body of a kernel."""
+    a, right = operand(b, "a", spec.element), operand(b, "b", spec.element)
+    c = operand(b, "c", "f32")
+    width = 2 if spec.n % (2 * LANES) == 0 else 1
+    panels = Operand(b.scratch(spec.n * spec.k * 4), str(64 * width), "f32")
+    left = a
+    if spec.element != "f32":
+        left = Operand(b.scratch(spec.m * spec.k * 4), str(4 * spec.k), "f32")
+        _widen(b, spec, a, left)
+    if spec.transposed:
+        _pack_transposed(b, spec, right, panels, width)
+    else:
+        _pack(b, spec, right, panels, width)
+    _multiply(b, spec, left, panels, c, width)
+
+
+def _widen(b: Builder, spec: Matmul, a: Operand, left: Operand) -> None:
+    def row(m: str, _: list[str]) -> list[str]:
+        def chunk(k: str, _: list[str]) -> list[str]:
+            b.store(F32, b.widen(spec.element, a.at(b, m, k)), left.at(b, m, k), 64)
+            return []
+
+        return b.loop(spec.k, LANES, chunk)
+
+    b.loop(spec.m, 1, row)
+
+
+def _panel(b: Builder, spec: Matmul, panels: Operand, n: str) -> Operand:
+    """The panel that starts at column ``n``: k rows of its columns."""
+    return Operand(b.at(panels.address, b.times(n, 4 * spec.k)), panels.pitch, "f32")
+
+
+def _pack(b: Builder, spec: Matmul, right: Operand, panels: Operand, width: int) -> None:
+    def columns(n: str, _: list[str]) -> list[str]:
+        panel = _panel(b, spec, panels, n)
+
+        def row(k: str, _: list[str]) -> list[str]:
+            source, target = right.at(b, k, n), panel.at(b, k, "0")
+            for part in range(width):
+                value = b.widen(spec.element, b.at(source, str(part * LANES * right.size)))
+                b.store(F32, value, b.at(target, str(64 * part)), 64)
+            return []
+
+        return b.loop(spec.k, 1, row)
+
+    b.loop(spec.n, LANES * width, columns)
+
+
+def _pack_transposed(
+    b: Builder, spec: Matmul, right: Operand, panels: Operand, width: int
+) -> None:
+    def columns(n: str, _: list[str]) -> list[str]:
+        panel = _panel(b, spec, panels, n)
+
+        def block(k: str, _: list[str]) -> list[str]:
+            for part in range(width):
+                address = right.at(b, b.add(n, str(part * LANES)), k)
+                rows = []
+                for _row in range(LANES):
+                    rows.append(b.widen(spec.element, address))
+                    address = b.at(address, right.pitch)
+                target = panel.at(b, k, str(part * LANES))
+                for step, row in enumerate(transpose(b, F32, rows)):
+                    b.store(F32, row, b.at(target, b.times(panel.pitch, step)), 64)
+            return []
+
+        return b.loop(spec.k, LANES, block)
+
+    b.loop(spec.n, LANES * width, columns)
+
+
+def _multiply(
+    b: Builder, spec: Matmul, left: Operand, panels: Operand, c: Operand, width: int
+) -> None:
+    places = [(row, part) for row in range(_ROWS) for part in range(width)]
+
+    def columns(n: str, _: list[str]) -> list[str]:
+        panel = _panel(b, spec, panels, n)
+
+        def rows(m: str, _: list[str]) -> list[str]:
+            here = [b.add(m, str(row)) for row in range(_ROWS)]
+            sums = [
+                b.at(c.at(b, here[row], n), str(64 * part)) for row, part in places
+            ]
+            starts = ["zeroinitializer"] * len(places)
+            if not spec.fresh:
+                starts = [b.load(F32, place) for place in sums]
+            if spec.scaled:
+                factors = [row_scale(b, row) for row in here]
+                starts = [
+                    b.value(f"fmul {F32} {factors[row]}, {start}")
+                    for (row, _part), start in zip(places, starts, strict=True)
+                ]
+
+            def step(k: str, totals: list[str]) -> list[str]:
+                for depth in range(_UNROLL):
+                    now = b.add(k, str(depth))
+                    source = panel.at(b, now, "0")
+                    values = [b.load(F32, b.at(source, str(64 * part)), 64) for part in range(width)]
+                    factors = [
+                        b.broadcast(b.load("float", left.at(b, row, now))) for row in here
+                    ]
+                    totals = [
+                        b.fma(factors[row], values[part], total)
+                        for (row, part), total in zip(places, totals, strict=True)
+                    ]
+                return totals
+
+            totals = b.loop(spec.k, _UNROLL, step, [(F32, start) for start in starts])
+            for place, total in zip(sums, totals, strict=True):
+                b.store(F32, total, place)
+            return []
+
+        return b.loop(spec.m, _ROWS, rows)
+
+    b.loop(spec.n, LANES * width, columns)
