@@ -25,7 +25,7 @@ from fa_triton.native.linalg_edits import (
     widen_matmul_operands,
 )
 from fa_triton.native.llvm_ir import DRIVER, KernelSignature, finish, kernel_signature, translate
-from fa_triton.native.microkernels import call_kernels, define_kernels, mark_matmuls
+from fa_triton.native.microkernels import call_kernels, define_kernels, mark_kernels
 from fa_triton.native.object_code import LoadedCode, compile_object, host_cpu, load_object
 from fa_triton.native.passes import BUFFERIZE, INLINE, SCHEDULE, TO_LLVM, run_passes
 from fa_triton.native.schedule import AVX512_TILE, NARROW_TILE, add_schedule
@@ -58,7 +58,7 @@ def to_llvm_dialect(linalg: str) -> str:
     """Lower the Linalg module to the LLVM dialect."""
     text, has_bodies = add_library_bodies(drop_hints(linalg))
     text = guard_masked_accesses(text)
-    text = mark_matmuls(text, host_cpu())
+    text = mark_kernels(text, host_cpu())
     text = read_tiles_in_place(widen_matmul_operands(text))
     text = open_broadcasts(split_row_extrema(text))
     text = run_passes(text, (*(INLINE if has_bodies else ()), *BUFFERIZE))
@@ -90,7 +90,9 @@ def lower(kernel: JITFunction, specialization: Specialization) -> Lowered:
     try:
         linalg = to_linalg(kernel, specialization)
         signature = kernel_signature(linalg)
-        text = define_kernels(finish(translate(to_llvm_dialect(linalg)), signature))
+        text = define_kernels(
+            finish(translate(to_llvm_dialect(linalg)), signature), host_cpu()
+        )
     except LoweringError as error:
         message = error.describe(kernel.__name__, source_file(kernel))
         raise RuntimeError(message) from error

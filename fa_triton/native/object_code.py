@@ -26,6 +26,11 @@ class HostCpu:
 
 
     @property
+    def has_bf16(self) -> bool:
+        """Whether 512-bit vectors are rounded to bf16 in one instruction."""
+        return "+avx512bf16" in self.features.split(",")
+
+    @property
     def has_amx(self) -> bool:
         """Whether bf16 matrices can be multiplied in a unit of their own."""
         return {"+amx-tile", "+amx-bf16", "+avx512bw"} <= set(self.features.split(","))

@@ -1,9 +1,10 @@
 """Matmuls in the matrix unit of x86 (AMX), which multiplies bf16 pairs and adds up in f32.
 
-bf16 operands are its own format. fp16 and fp32 are split into two and three bf16 pieces whose sum
-is exactly the number, and all 4 or 9 products of pieces are added, small ones first: products stay
-exact and the sums see fewer roundings than a chain of fused multiply-adds. Pieces of infinities
-would make NaN, so a split operand that is not finite takes a plain loop.
+bf16 operands are its own format. An fp16 number is the sum of two bf16 pieces, exactly, and all
+four products of pieces are added, small ones first: products stay exact and the sums see fewer
+roundings than a chain of fused multiply-adds. Pieces of infinities would make NaN, so a split
+operand that is not finite takes a plain loop. (fp32 would take three pieces and nine products:
+slower than :mod:`fma`.)
 
 Tiles hold 16 rows of 64 bytes. A is read as it is (or as split rows). B must come with the two
 rows of a pair interleaved: for ``B[k, n]`` rows are merged, for ``B[n, k]`` pairs lie side by side
@@ -13,11 +14,11 @@ already and 32-bit words are transposed, 16x16 at a time. Bound by that packing 
 from __future__ import annotations
 
 from fa_triton.native.microkernels.builder import F32, I32, LANES, Builder, splat
-from fa_triton.native.microkernels.operands import Operand, operand, row_scale
+from fa_triton.native.microkernels.operands import Operand, matrix, row_scale
 from fa_triton.native.microkernels.transposes import transpose
 from fa_triton.native.microkernels.spec import Matmul
 
-_PIECES = {"bf16": 1, "f16": 2, "f32": 3}
+_PIECES = {"bf16": 1, "f16": 2}
 # Elements of k in a tile row.
 _DEPTH = 32
 _HALVES = "<32 x i16>"
@@ -37,8 +38,8 @@ def fits(m: int, n: int, k: int) -> bool:
 def emit(b: Builder, spec: Matmul) -> None:
     """Emit the body of a kernel."""
     pieces = _PIECES[spec.element]
-    a, right = operand(b, "a", spec.element), operand(b, "b", spec.element)
-    c = operand(b, "c", "f32")
+    a, right = matrix(b, "a", spec.element), matrix(b, "b", spec.element)
+    c = matrix(b, "c", "f32")
     config = b.scratch(64)
     packed = b.scratch(pieces * spec.n * spec.k * 2)
     sums = b.scratch(4 * 16 * 64)
@@ -209,13 +210,11 @@ def _multiply(
     tiles = [(i, j) for i in range(high) for j in range(wide)]
     order = [(i, j) for i in range(len(lefts)) for j in range(len(lefts))]
     order.sort(key=lambda pair: -sum(pair))
-    # Sums start at C where that loses nothing.
-    adds_after = spec.scaled or not (spec.fresh or len(lefts) < 3)
 
     def block(m: str, n: str) -> None:
         places = [c.at(b, b.add(m, str(16 * i)), b.add(n, str(16 * j))) for i, j in tiles]
         for (i, j), place in zip(tiles, places, strict=True):
-            if spec.fresh or adds_after:
+            if spec.fresh or spec.scaled:
                 b.call("void", "llvm.x86.tilezero", ("i8 immarg",), f"i8 {_SUM + 2 * i + j}")
             else:
                 _load_tile(b, _SUM + 2 * i + j, place, c.pitch)
@@ -244,7 +243,7 @@ def _multiply(
 
             b.loop(spec.k, _DEPTH, step)
         for number, ((i, j), place) in enumerate(zip(tiles, places, strict=True)):
-            if not adds_after:
+            if not spec.scaled:
                 _store_tile(b, _SUM + 2 * i + j, place, c.pitch)
                 continue
             kept = b.at(sums, str(1024 * number))
@@ -252,12 +251,8 @@ def _multiply(
             for row in range(16):
                 here = b.at(place, b.times(c.pitch, row))
                 total, before = b.load(F32, b.at(kept, str(64 * row))), b.load(F32, here)
-                if spec.scaled:
-                    factor = row_scale(b, b.add(m, str(16 * i + row)))
-                    total = b.fma(factor, before, total)
-                else:
-                    total = b.value(f"fadd {F32} {before}, {total}")
-                b.store(F32, total, here)
+                factor = row_scale(b, b.add(m, str(16 * i + row)))
+                b.store(F32, b.fma(factor, before, total), here)
 
     def rows(m: str, _: list[str]) -> list[str]:
         def columns(n: str, _: list[str]) -> list[str]:
@@ -282,8 +277,7 @@ def _plain_unless_finite(
     a, right, c = operands
 
     def number(place: Operand, row: str, column: str) -> str:
-        value = b.load("half" if place.element == "f16" else "float", place.at(b, row, column), 2)
-        return b.value(f"fpext half {value} to float") if place.element == "f16" else value
+        return b.value(f"fpext half {b.load('half', place.at(b, row, column), 2)} to float")
 
     def row(m: str, _: list[str]) -> list[str]:
         def column(n: str, _: list[str]) -> list[str]:

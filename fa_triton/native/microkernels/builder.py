@@ -18,9 +18,14 @@ def splat(vector: str, value: str) -> str:
 
 
 class Builder:
-    """Body of one LLVM function, grown line by line; every value gets a fresh name."""
+    """Body of one LLVM function, grown line by line; every value gets a fresh name.
 
-    def __init__(self) -> None:
+    Args:
+        has_bf16: The CPU rounds to bf16 in one instruction.
+    """
+
+    def __init__(self, has_bf16: bool = False) -> None:
+        self.has_bf16 = has_bf16
         self.lines: list[str] = ["entry:"]
         self.declarations: set[str] = set()
         self._block = "entry"
@@ -137,6 +142,33 @@ class Builder:
         """A float in all lanes."""
         one = self.value(f"insertelement {F32} poison, float {value}, i64 0")
         return self.shuffle(F32, one, one, [0] * LANES)
+
+    def horizontal_sum(self, value: str) -> str:
+        """Sum of 16 floats."""
+        total = "llvm.vector.reduce.fadd.v16f32"
+        self.declarations.add(f"declare float @{total}(float, {F32})")
+        return self.value(f"call reassoc float @{total}(float 0.0, {F32} {value})")
+
+    def narrow(self, element: str, value: str, address: str) -> None:
+        """Round 16 floats to nearest and store them."""
+        if element == "f32":
+            self.store(F32, value, address)
+        elif element == "f16" or self.has_bf16:
+            kind = f"<16 x {LLVM_ELEMENT[element]}>"
+            self.store(kind, self.value(f"fptrunc {F32} {value} to {kind}"), address, 2)
+        else:
+            bits = self.value(f"bitcast {F32} {value} to {I32}")
+            high = self.value(f"lshr {I32} {bits}, {splat(I32, '16')}")
+            odd = self.value(f"and {I32} {high}, {splat(I32, '1')}")
+            bias = self.value(f"add {I32} {odd}, {splat(I32, str(0x7FFF))}")
+            rounded = self.value(f"add {I32} {bits}, {bias}")
+            nan = self.value(f"fcmp uno {F32} {value}, {value}")
+            # A NaN whose payload lies in the lower half must not become an infinity.
+            quiet = self.value(f"or {I32} {bits}, {splat(I32, str(0x400000))}")
+            chosen = self.value(f"select <16 x i1> {nan}, {I32} {quiet}, {I32} {rounded}")
+            upper = self.value(f"lshr {I32} {chosen}, {splat(I32, '16')}")
+            half = self.value(f"trunc {I32} {upper} to <16 x i16>")
+            self.store("<16 x i16>", half, address, 2)
 
     def fma(self, a: str, b: str, c: str) -> str:
         """``a * b + c`` on 16 floats."""

@@ -7,7 +7,7 @@ if it is f32. A block of 8 rows and a panel has 16 sums. Bound by the multiply-a
 from __future__ import annotations
 
 from fa_triton.native.microkernels.builder import F32, LANES, Builder
-from fa_triton.native.microkernels.operands import Operand, operand, row_scale
+from fa_triton.native.microkernels.operands import Operand, matrix, row_scale
 from fa_triton.native.microkernels.spec import Matmul
 from fa_triton.native.microkernels.transposes import transpose
 
@@ -24,8 +24,8 @@ def fits(m: int, n: int, k: int) -> bool:
 
 def emit(b: Builder, spec: Matmul) -> None:
     """Emit the body of a kernel."""
-    a, right = operand(b, "a", spec.element), operand(b, "b", spec.element)
-    c = operand(b, "c", "f32")
+    a, right = matrix(b, "a", spec.element), matrix(b, "b", spec.element)
+    c = matrix(b, "c", "f32")
     width = 2 if spec.n % (2 * LANES) == 0 else 1
     panels = Operand(b.scratch(spec.n * spec.k * 4), str(64 * width), "f32")
     left = a

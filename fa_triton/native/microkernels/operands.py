@@ -1,4 +1,4 @@
-"""Names and addresses of a micro-kernel's operands, as MLIR passes 2-D memrefs."""
+"""Names and addresses of a micro-kernel's operands, as MLIR passes memrefs."""
 
 from __future__ import annotations
 
@@ -6,24 +6,20 @@ from dataclasses import dataclass
 
 from fa_triton.native.microkernels.builder import BYTES, Builder
 
-_OPERANDS = ("a", "b", "c")
+
+def matrix_parameters(name: str) -> str:
+    """Parameters of a 2-D memref: two pointers, an offset, sizes, strides."""
+    return (
+        f"ptr %{name}_base, ptr %{name}, i64 %{name}_at, i64 %{name}_rows, i64 %{name}_columns,"
+        f" i64 %{name}_stride, i64 %{name}_one"
+    )
 
 
-def parameters(scaled: bool) -> str:
-    """Parameter list: a memref is two pointers, an offset, and a size and a stride per axis."""
-    matrices = [
-        f"ptr %{x}_base, ptr %{x}, i64 %{x}_at, i64 %{x}_rows, i64 %{x}_columns,"
-        f" i64 %{x}_stride, i64 %{x}_one"
-        for x in _OPERANDS
-    ]
-    scale = ["ptr %scale_base, ptr %scale, i64 %scale_at, i64 %scale_rows, i64 %scale_one"]
-    return ", ".join(matrices + scale * scaled)
-
-
-def row_scale(b: Builder, row: str) -> str:
-    """The factor of a row of C, in all lanes."""
-    start = b.at("%scale", "%scale_at", "float")
-    return b.broadcast(b.load("float", b.at(start, row, "float")))
+def vector_parameters(name: str) -> str:
+    """Parameters of a 1-D memref."""
+    return (
+        f"ptr %{name}_base, ptr %{name}, i64 %{name}_at, i64 %{name}_rows, i64 %{name}_one"
+    )
 
 
 @dataclass(frozen=True)
@@ -51,9 +47,19 @@ class Operand:
         return b.at(self.address, offset)
 
 
-def operand(b: Builder, letter: str, element: str) -> Operand:
-    """Read a parameter; the inner stride is 1."""
+def matrix(b: Builder, name: str, element: str) -> Operand:
+    """Read the parameters of a matrix; its inner stride is 1."""
     size = BYTES[element]
-    start = b.value(f"mul i64 %{letter}_at, {size}")
-    address = b.value(f"getelementptr i8, ptr %{letter}, i64 {start}")
-    return Operand(address, b.value(f"mul i64 %{letter}_stride, {size}"), element)
+    start = b.value(f"mul i64 %{name}_at, {size}")
+    address = b.value(f"getelementptr i8, ptr %{name}, i64 {start}")
+    return Operand(address, b.value(f"mul i64 %{name}_stride, {size}"), element)
+
+
+def vector(b: Builder, name: str) -> str:
+    """Read the parameters of an f32 vector, its stride is 1; returns its address."""
+    return b.at(f"%{name}", f"%{name}_at", "float")
+
+
+def row_scale(b: Builder, row: str) -> str:
+    """The factor of a row of C, in all lanes."""
+    return b.broadcast(b.load("float", b.at(vector(b, "scale"), row, "float")))

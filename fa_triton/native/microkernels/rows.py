@@ -8,8 +8,9 @@ registers over a block of rows. Bound by reading B from memory.
 from __future__ import annotations
 
 from fa_triton.native.microkernels.builder import BYTES, F32, I32, LANES, Builder, splat
-from fa_triton.native.microkernels.operands import Operand, operand, row_scale
+from fa_triton.native.microkernels.operands import Operand, matrix, row_scale
 from fa_triton.native.microkernels.spec import Matmul
+from fa_triton.native.microkernels.transposes import add_lanes
 
 MAX_ROWS = 8
 # Accumulators in registers; 16 of the 32 are left for operands.
@@ -26,8 +27,8 @@ def fits(m: int, n: int, k: int) -> bool:
 
 def emit(b: Builder, spec: Matmul) -> None:
     """Emit the body of a kernel."""
-    a, c = operand(b, "a", spec.element), operand(b, "c", "f32")
-    right = operand(b, "b", spec.element)
+    a, c = matrix(b, "a", spec.element), matrix(b, "c", "f32")
+    right = matrix(b, "b", spec.element)
     wide = Operand(b.scratch(spec.m * spec.k * 4), str(spec.k * 4), "f32")
     _widen_rows(b, spec, a, wide)
     _prepare_sums(b, spec, c)
@@ -110,7 +111,7 @@ def _dots(b: Builder, spec: Matmul, a: Operand, right: Operand, c: Operand) -> N
 
         zero = [(F32, "zeroinitializer")] * (keys * spec.m)
         sums = b.loop(spec.k, 32, chunk, zero)
-        total = _add_lanes(b, sums)
+        total = add_lanes(b, sums)
         for row in range(spec.m):
             lanes = range(row * keys, (row + 1) * keys)
             part = b.shuffle(F32, total, total, list(lanes))
@@ -135,27 +136,6 @@ def _prefetch(b: Builder, address: str) -> None:
         ("ptr", "i32 immarg", "i32 immarg", "i32 immarg"),
         f"ptr {address}, i32 0, i32 3, i32 1",
     )
-
-
-def _add_lanes(b: Builder, sums: list[str]) -> str:
-    """Sums over the lanes of up to 16 vectors, one per lane of the result."""
-    vectors = [*sums, *["zeroinitializer"] * (LANES - len(sums))]
-    width = LANES // 2
-    while len(vectors) > 1:
-        # Pairs are half the list apart: lane order then equals the order of the list.
-        half = len(vectors) // 2
-        low = [lane + (0 if not lane & width else LANES - width) for lane in range(LANES)]
-        high = [lane + (width if not lane & width else LANES) for lane in range(LANES)]
-        folded = []
-        for left, right in zip(vectors[:half], vectors[half:], strict=True):
-            if left == right == "zeroinitializer":
-                folded.append(left)
-                continue
-            x = b.shuffle(F32, left, right, low)
-            y = b.shuffle(F32, left, right, high)
-            folded.append(b.value(f"fadd {F32} {x}, {y}"))
-        vectors, width = folded, width // 2
-    return vectors[0]
 
 
 def _multiples(b: Builder, spec: Matmul, a: Operand, right: Operand, c: Operand) -> None:

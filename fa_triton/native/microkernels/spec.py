@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from fa_triton.native.microkernels.operands import matrix_parameters, vector_parameters
+
 _NAME = re.compile(r"fa_matmul_(amx|fma|rows)_(\d+)x(\d+)x(\d+)_(bf16|f16|f32)(_nk)?(_new|_scaled)?")
 
 
@@ -38,6 +40,12 @@ class Matmul:
         ends = ("_nk" if self.transposed else "") + ("_new" if self.fresh else "")
         ends += "_scaled" if self.scaled else ""
         return f"fa_matmul_{self.unit}_{self.m}x{self.n}x{self.k}_{self.element}{ends}"
+
+    @property
+    def parameters(self) -> str:
+        """Parameter list: A, B, C, scale."""
+        lists = [matrix_parameters(x) for x in "abc"]
+        return ", ".join(lists + [vector_parameters("scale")] * self.scaled)
 
     @staticmethod
     def parse(name: str) -> Matmul:

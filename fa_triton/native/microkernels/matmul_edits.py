@@ -1,4 +1,4 @@
-"""Where micro-kernels replace matmuls: marks in the Linalg text, then calls, then definitions."""
+"""Where micro-kernels replace matmuls: marks in the Linalg text, then calls."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from fa_triton.native.linalg_edits import definition
 from fa_triton.native.microkernels import amx, fma, rows
-from fa_triton.native.microkernels.builder import Builder
-from fa_triton.native.microkernels.operands import parameters
+from fa_triton.native.microkernels.calls import ANY_1D, ANY_2D, UNIT_STRIDE, Calls
 from fa_triton.native.microkernels.spec import Matmul
 from fa_triton.native.object_code import HostCpu
 
@@ -43,11 +42,6 @@ _MEMREF_MATMUL = re.compile(
     r" outs\((?P<c>%[\w#]+) : (?P<out>memref<.*>)\) *$",
     re.M,
 )
-_UNIT_STRIDE = re.compile(r"memref<\d+x\d+x\w+(, strided<\[[\d?]+, 1\](, offset: [\d?]+)?>)?>")
-_DECLARATION = re.compile(r"^declare void @(fa_matmul_\w+)\(.*$\n?", re.M)
-_ANY_2D = "memref<?x?x{}, strided<[?, ?], offset: ?>>"
-_ANY_1D = "memref<?xf32, strided<[?], offset: ?>>"
-_EMITTERS = {"amx": amx.emit, "fma": fma.emit, "rows": rows.emit}
 
 
 def _unit(cpu: HostCpu, m: int, n: int, k: int, element: str) -> str | None:
@@ -134,7 +128,10 @@ def _fold_row_scales(text: str) -> str:
         if matmul is None or re.search(rf"{scale['c']}\b|^ *\}}|scf\.", between or "", re.M):
             continue
         spec = Matmul.parse(matmul["kernel"])
-        if spec.fresh or re.search(rf"outs\({scale['scale']} ", between or ""):
+        kinds = matmul.group("types", "right", "out")
+        if spec.fresh or not all(map(UNIT_STRIDE.fullmatch, kinds)):
+            continue
+        if re.search(rf"outs\({scale['scale']} ", between or ""):
             continue
         line = matmul[0].replace(spec.name, replace(spec, scaled=True).name, 1)
         line = line.replace("ins(", f"{{{scale['scale']} : {scale['type']}}} ins(", 1)
@@ -146,60 +143,22 @@ def _fold_row_scales(text: str) -> str:
 
 
 def _operand_types(spec: Matmul) -> list[str]:
-    matrices = [_ANY_2D.format(element) for element in (spec.element, spec.element, "f32")]
-    return matrices + [_ANY_1D] * spec.scaled
+    matrices = [ANY_2D.format(element) for element in (spec.element, spec.element, "f32")]
+    return matrices + [ANY_1D] * spec.scaled
 
 
-def call_kernels(text: str) -> str:
-    """Replace marked matmuls of a bufferized module by calls; a strided inner axis keeps its loop."""
-    used: set[str] = set()
-    numbers = itertools.count()
+def call_matmuls(text: str, calls: Calls) -> str:
+    """Replace marked matmuls of a bufferized module; a strided inner axis keeps its loop."""
 
     def call(match: re.Match[str]) -> str:
         kinds = [match["types"], match["right"], match["out"]]
-        if not all(map(_UNIT_STRIDE.fullmatch, kinds)):
+        if not all(map(UNIT_STRIDE.fullmatch, kinds)):
             return match[0]
         values = [match["a"], match["b"], match["c"]]
         if match["scale"]:
             values.append(match["scale"])
             kinds.append(match["scale_type"])
-        used.add(match["kernel"])
         types = _operand_types(Matmul.parse(match["kernel"]))
-        indent, lines, names = match["indent"], [], []
-        for value, kind, general in zip(values, kinds, types, strict=True):
-            names.append(f"%fa_operand{next(numbers)}")
-            lines.append(f"{names[-1]} = memref.cast {value} : {kind} to {general}")
-        call = f"func.call @{match['kernel']}({', '.join(names)})"
-        lines.append(f"{call} : ({', '.join(types)}) -> ()")
-        return "\n".join(indent + line for line in lines)
+        return calls.call(match["indent"], match["kernel"], values, kinds, types)
 
-    text = _MEMREF_MATMUL.sub(call, _fold_row_scales(text))
-    declarations = "".join(
-        f"  func.func private @{name}({', '.join(_operand_types(Matmul.parse(name)))})\n"
-        for name in sorted(used)
-    )
-    end = text.rindex("}")
-    return text[:end] + declarations + text[end:]
-
-
-def define_kernels(text: str) -> str:
-    """Replace the declarations of micro-kernels in LLVM IR by their definitions."""
-    bodies: list[str] = []
-    intrinsics: set[str] = set()
-
-    def define(match: re.Match[str]) -> str:
-        spec = Matmul.parse(match[1])
-        b = Builder()
-        _EMITTERS[spec.unit](b, spec)
-        b.line("ret void")
-        intrinsics.update(b.declarations)
-        lines = "\n".join(b.lines)
-        bodies.append(
-            f"define internal void @{spec.name}({parameters(spec.scaled)}) noinline {{\n{lines}\n}}\n"
-        )
-        return ""
-
-    text = _DECLARATION.sub(define, text)
-    declared = set(re.findall(r"^declare .*?@([\w.]+)\(", text, re.M))
-    wanted = [x for x in sorted(intrinsics) if x.split("@", 1)[1].split("(")[0] not in declared]
-    return "\n".join((text, *bodies, *wanted, ""))
+    return _MEMREF_MATMUL.sub(call, _fold_row_scales(text))
