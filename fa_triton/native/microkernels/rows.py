@@ -16,7 +16,7 @@ MAX_ROWS = 8
 # Accumulators in registers; 16 of the 32 are left for operands.
 _SUMS = 16
 # Rows of B between two visits of C.
-_ROW_BLOCK = 32
+_ROW_BLOCK = 16
 _AHEAD = 2048
 
 
@@ -89,44 +89,47 @@ def _power_of_two(limit: int) -> int:
 
 
 def _dots(b: Builder, spec: Matmul, a: Operand, right: Operand, c: Operand) -> None:
-    keys = _power_of_two(_SUMS // spec.m)
+    kept = Operand(b.scratch(spec.m * LANES * 64), str(LANES * 64), "f32")
 
     def block(n: str, _: list[str]) -> list[str]:
-        first = right.at(b, n, "0")
+        # A loop, not sixteen copies: each load instruction then walks through memory in one small
+        # stride, which the processor's prefetcher recognises.
+        def one_key(key: str, _: list[str]) -> list[str]:
+            def chunk(k: str, sums: list[str]) -> list[str]:
+                address = right.at(b, b.add(n, key), k)
+                sums = list(sums)
+                for part in range(0, _chunk(spec), 32):
+                    place = b.at(address, str(part * right.size))
+                    for line in range(0, 32 * right.size, 64):
+                        _prefetch(b, b.at(place, str(_AHEAD + line)))
+                    for half, value in enumerate(_load_32(b, spec.element, place, True)):
+                        for row in range(spec.m):
+                            q = a.at(b, str(row), k)
+                            q = b.load(F32, b.at(q, str(4 * part + 64 * half)))
+                            sums[row] = b.fma(value, q, sums[row])
+                return sums
 
-        def chunk(k: str, sums: list[str]) -> list[str]:
-            sums = list(sums)
-            for key in range(keys):
-                offset = b.add(b.times(right.pitch, key), b.times(k, right.size))
-                address = b.at(first, offset)
-                _prefetch(b, b.at(address, b.times(right.pitch, _keys_ahead(spec))))
-                values = _load_32(b, spec.element, address, True)
-                for row in range(spec.m):
-                    place = a.at(b, str(row), k)
-                    for half, value in enumerate(values):
-                        q = b.load(F32, b.at(place, str(64 * half)))
-                        number = row * keys + key
-                        sums[number] = b.fma(value, q, sums[number])
-            return sums
+            zero = [(F32, "zeroinitializer")] * spec.m
+            for row, total in enumerate(b.loop(spec.k, _chunk(spec), chunk, zero)):
+                b.store(F32, total, b.at(kept.at(b, str(row), "0"), b.times(key, 64)), 64)
+            return []
 
-        zero = [(F32, "zeroinitializer")] * (keys * spec.m)
-        sums = b.loop(spec.k, 32, chunk, zero)
-        total = add_lanes(b, sums)
+        b.loop(LANES, 1, one_key)
         for row in range(spec.m):
-            lanes = range(row * keys, (row + 1) * keys)
-            part = b.shuffle(F32, total, total, list(lanes))
-            kind = f"<{keys} x float>"
+            start = kept.at(b, str(row), "0")
+            total = add_lanes(b, [b.load(F32, b.at(start, str(64 * i)), 64) for i in range(LANES)])
             place = c.at(b, str(row), n)
             if not spec.fresh:
-                part = b.value(f"fadd {kind} {b.load(kind, place)}, {part}")
-            b.store(kind, part, place)
+                total = b.value(f"fadd {F32} {b.load(F32, place)}, {total}")
+            b.store(F32, total, place)
         return []
 
-    b.loop(spec.n, keys, block)
+    b.loop(spec.n, LANES, block)
 
 
-def _keys_ahead(spec: Matmul) -> int:
-    return max(_AHEAD // (spec.k * BYTES[spec.element]), 1)
+def _chunk(spec: Matmul) -> int:
+    """Elements of k without a branch."""
+    return next(size for size in (128, 64, 32) if spec.k % size == 0)
 
 
 def _prefetch(b: Builder, address: str) -> None:
@@ -156,9 +159,7 @@ def _multiples(b: Builder, spec: Matmul, a: Operand, right: Operand, c: Operand)
                 k = b.add(k0, i)
                 address = right.at(b, k, n)
                 size = LANES * right.size
-                for line in range(0, vectors * size, 64):
-                    ahead = b.at(address, b.times(right.pitch, _rows_ahead(spec)))
-                    _prefetch(b, b.at(ahead, str(line)))
+                _prefetch_block(b, spec, right, (b.add(k0, str(rows)), n, i), (rows, vectors))
                 values = [
                     b.widen(spec.element, b.at(address, str(size * vector)))
                     for vector in range(vectors)
@@ -182,5 +183,24 @@ def _multiples(b: Builder, spec: Matmul, a: Operand, right: Operand, c: Operand)
     b.loop(spec.k, rows, block)
 
 
-def _rows_ahead(spec: Matmul) -> int:
-    return max(_AHEAD // (spec.n * BYTES[spec.element]), 1)
+def _prefetch_block(
+    b: Builder,
+    spec: Matmul,
+    right: Operand,
+    place: tuple[str, str, str],
+    sizes: tuple[int, int],
+) -> None:
+    """Share of this step in the prefetch of the next block of rows, which goes row by row."""
+    next_row, n, i = place
+    rows, vectors = sizes
+    panels = spec.n // (vectors * LANES)
+    # Step number over the block: panels are visited one after the other.
+    panel = b.value(f"udiv i64 {n}, {vectors * LANES}") if n != "0" else "0"
+    step = b.add(b.times(panel, rows), i)
+    row = b.value(f"udiv i64 {step}, {panels}") if panels > 1 else step
+    part = b.value(f"urem i64 {step}, {panels}") if panels > 1 else "0"
+    size = vectors * LANES * right.size
+    start = b.add(b.times(b.add(next_row, row), right.pitch), b.times(part, size))
+    address = b.at(right.address, start)
+    for line in range(0, size, 64):
+        _prefetch(b, b.at(address, str(line)))
