@@ -90,9 +90,7 @@ def lower(kernel: JITFunction, specialization: Specialization) -> Lowered:
     try:
         linalg = to_linalg(kernel, specialization)
         signature = kernel_signature(linalg)
-        text = define_kernels(
-            finish(translate(to_llvm_dialect(linalg)), signature), host_cpu()
-        )
+        text = define_kernels(finish(translate(to_llvm_dialect(linalg)), signature), host_cpu())
     except LoweringError as error:
         message = error.describe(kernel.__name__, source_file(kernel))
         raise RuntimeError(message) from error

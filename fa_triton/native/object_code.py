@@ -24,7 +24,6 @@ class HostCpu:
         """Whether 512-bit vectors are available."""
         return "+avx512f" in self.features.split(",")
 
-
     @property
     def has_bf16(self) -> bool:
         """Whether 512-bit vectors are rounded to bf16 in one instruction."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from fa_triton.native.microkernels.builder import F32, I32, LANES, Builder, splat
 from fa_triton.native.microkernels.operands import Operand, matrix, row_scale
-from fa_triton.native.microkernels.transposes import transpose
 from fa_triton.native.microkernels.spec import Matmul
+from fa_triton.native.microkernels.transposes import transpose
 
 _PIECES = {"bf16": 1, "f16": 2}
 # Elements of k in a tile row.

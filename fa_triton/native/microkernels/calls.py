@@ -14,9 +14,7 @@ from fa_triton.native.object_code import HostCpu
 
 ANY_1D = "memref<?xf32, strided<[?], offset: ?>>"
 ANY_2D = "memref<?x?x{}, strided<[?, ?], offset: ?>>"
-UNIT_STRIDE = re.compile(
-    r"memref<\d+x(\d+x)?\w+(, strided<\[([\d?]+, )?1\](, offset: [\d?]+)?>)?>"
-)
+UNIT_STRIDE = re.compile(r"memref<\d+x(\d+x)?\w+(, strided<\[([\d?]+, )?1\](, offset: [\d?]+)?>)?>")
 
 _DECLARATION = re.compile(r"^declare void @(fa_(?:matmul|exp_sum)_\w+)\(.*$\n?", re.M)
 _MATMULS = {"amx": amx.emit, "fma": fma.emit, "rows": rows.emit}

@@ -10,8 +10,13 @@ import re
 from dataclasses import dataclass
 
 from fa_triton.native.microkernels.builder import F32, LANES, Builder, splat
-from fa_triton.native.microkernels.operands import Operand, matrix, matrix_parameters
-from fa_triton.native.microkernels.operands import vector, vector_parameters
+from fa_triton.native.microkernels.operands import (
+    Operand,
+    matrix,
+    matrix_parameters,
+    vector,
+    vector_parameters,
+)
 from fa_triton.native.microkernels.transposes import add_lanes
 
 _NAME = re.compile(r"fa_exp_sum_(\d+)x(\d+)_(bf16|f16|f32)")
@@ -96,9 +101,7 @@ def _add_to(b: Builder, kind: str, value: str, place: str) -> None:
     b.store(kind, b.value(f"fadd {kind} {b.load(kind, place)}, {value}"), place)
 
 
-def _row(
-    b: Builder, spec: ExpSum, matrices: tuple[Operand, Operand], maxima: str, row: str
-) -> str:
+def _row(b: Builder, spec: ExpSum, matrices: tuple[Operand, Operand], maxima: str, row: str) -> str:
     """One row; returns the sums of its lanes."""
     s, p = matrices
     maximum = b.broadcast(b.load("float", b.at(maxima, row, "float")))

@@ -19,7 +19,9 @@ _SCRATCH_LIMIT = 1 << 20
 
 def fits(m: int, n: int, k: int) -> bool:
     """Whether there is a kernel for these sizes."""
-    return m % _ROWS == 0 and n % LANES == 0 and k % LANES == 0 and 4 * k * (m + n) <= _SCRATCH_LIMIT
+    return (
+        m % _ROWS == 0 and n % LANES == 0 and k % LANES == 0 and 4 * k * (m + n) <= _SCRATCH_LIMIT
+    )
 
 
 def emit(b: Builder, spec: Matmul) -> None:
@@ -71,9 +73,7 @@ def _pack(b: Builder, spec: Matmul, right: Operand, panels: Operand, width: int)
     b.loop(spec.n, LANES * width, columns)
 
 
-def _pack_transposed(
-    b: Builder, spec: Matmul, right: Operand, panels: Operand, width: int
-) -> None:
+def _pack_transposed(b: Builder, spec: Matmul, right: Operand, panels: Operand, width: int) -> None:
     def columns(n: str, _: list[str]) -> list[str]:
         panel = _panel(b, spec, panels, n)
 
@@ -104,9 +104,7 @@ def _multiply(
 
         def rows(m: str, _: list[str]) -> list[str]:
             here = [b.add(m, str(row)) for row in range(_ROWS)]
-            sums = [
-                b.at(c.at(b, here[row], n), str(64 * part)) for row, part in places
-            ]
+            sums = [b.at(c.at(b, here[row], n), str(64 * part)) for row, part in places]
             starts = ["zeroinitializer"] * len(places)
             if not spec.fresh:
                 starts = [b.load(F32, place) for place in sums]
@@ -121,10 +119,10 @@ def _multiply(
                 for depth in range(_UNROLL):
                     now = b.add(k, str(depth))
                     source = panel.at(b, now, "0")
-                    values = [b.load(F32, b.at(source, str(64 * part)), 64) for part in range(width)]
-                    factors = [
-                        b.broadcast(b.load("float", left.at(b, row, now))) for row in here
+                    values = [
+                        b.load(F32, b.at(source, str(64 * part)), 64) for part in range(width)
                     ]
+                    factors = [b.broadcast(b.load("float", left.at(b, row, now))) for row in here]
                     totals = [
                         b.fma(factors[row], values[part], total)
                         for (row, part), total in zip(places, totals, strict=True)

@@ -73,7 +73,6 @@ def mark_matmuls(text: str, cpu: HostCpu) -> str:
         text: Linalg module, as it comes from the front end.
         cpu: The CPU code is generated for.
     """
-
     numbers = itertools.count()
 
     def mark(match: re.Match[str]) -> str:
@@ -99,8 +98,8 @@ def mark_matmuls(text: str, cpu: HostCpu) -> str:
             c = f"%fa_scaled{next(numbers)}"
             start = (
                 f"{indent}{c} = linalg.generic {{indexing_maps = [affine_map<(d0, d1) -> (d0)>,"
-                f" affine_map<(d0, d1) -> (d0, d1)>], iterator_types = [\"parallel\","
-                f" \"parallel\"]}} ins({factors} : {kind}) outs({before} : {match['type']})"
+                f' affine_map<(d0, d1) -> (d0, d1)>], iterator_types = ["parallel",'
+                f' "parallel"]}} ins({factors} : {kind}) outs({before} : {match["type"]})'
                 f" attrs = {{fa_row_scale}} {{\n^bb0(%in: f32, %out: f32):\n"
                 f"%y = arith.mulf %out, %in : f32\nlinalg.yield %y : f32\n}} -> {match['type']}\n"
             )
@@ -135,9 +134,7 @@ def _fold_row_scales(text: str) -> str:
             continue
         line = matmul[0].replace(spec.name, replace(spec, scaled=True).name, 1)
         line = line.replace("ins(", f"{{{scale['scale']} : {scale['type']}}} ins(", 1)
-        text = "".join(
-            (text[: scale.start()], between or "", line, text[matmul.end() :])
-        )
+        text = "".join((text[: scale.start()], between or "", line, text[matmul.end() :]))
         position = scale.start()
     return text
 

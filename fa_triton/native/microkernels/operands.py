@@ -17,9 +17,7 @@ def matrix_parameters(name: str) -> str:
 
 def vector_parameters(name: str) -> str:
     """Parameters of a 1-D memref."""
-    return (
-        f"ptr %{name}_base, ptr %{name}, i64 %{name}_at, i64 %{name}_rows, i64 %{name}_one"
-    )
+    return f"ptr %{name}_base, ptr %{name}, i64 %{name}_at, i64 %{name}_rows, i64 %{name}_one"
 
 
 @dataclass(frozen=True)

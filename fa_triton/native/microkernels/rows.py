@@ -150,9 +150,7 @@ def _multiples(b: Builder, spec: Matmul, a: Operand, right: Operand, c: Operand)
 
     def block(k0: str, _: list[str]) -> list[str]:
         def panel(n: str, _: list[str]) -> list[str]:
-            addresses = [
-                b.at(c.at(b, str(row), n), str(64 * vector)) for row, vector in places
-            ]
+            addresses = [b.at(c.at(b, str(row), n), str(64 * vector)) for row, vector in places]
             starts = [b.load(F32, address) for address in addresses]
 
             def row_of_b(i: str, sums: list[str]) -> list[str]:

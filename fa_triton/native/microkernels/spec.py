@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from fa_triton.native.microkernels.operands import matrix_parameters, vector_parameters
 
-_NAME = re.compile(r"fa_matmul_(amx|fma|rows)_(\d+)x(\d+)x(\d+)_(bf16|f16|f32)(_nk)?(_new|_scaled)?")
+_NAME = re.compile(
+    r"fa_matmul_(amx|fma|rows)_(\d+)x(\d+)x(\d+)_(bf16|f16|f32)(_nk)?(_new|_scaled)?"
+)
 
 
 @dataclass(frozen=True)
