@@ -106,7 +106,7 @@ def lower(kernel: JITFunction, specialization: Specialization) -> Lowered:
 def _environment_key() -> str:
     """Everything besides the kernel that decides about the code: versions, this package, CPU."""
     own = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted(Path(__file__).parent.glob("*.py")):
         own.update(path.read_bytes())
     return repr((toolchain(), host_cpu(), own.hexdigest()))
 

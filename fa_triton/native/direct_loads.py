@@ -2,8 +2,9 @@
 
 The Linalg IR copies every loaded tile into a buffer of its own: a scratchpad on the NPU, one more
 pass over the data on a CPU. Where the only uses of the tile read it once and row by row (widening,
-a 32-bit transpose, the right side of a matmul with few rows) and nothing in the same region writes
-memory, the copy is dropped; a tile cut by a mask is still copied when it is cut.
+a 32-bit transpose, the right side of a matmul with few rows or of a micro-kernel) and nothing in
+the same region writes memory, the copy is dropped; a tile cut by a mask is still copied when it is
+cut.
 """
 
 from __future__ import annotations

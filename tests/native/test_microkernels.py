@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fa_triton.native.microkernels import amx, fma, mark_kernels, rows
-from fa_triton.native.microkernels.calls import define_kernels
-from fa_triton.native.microkernels.exp_sum import ExpSum
-from fa_triton.native.microkernels.spec import Matmul
+from fa_triton.native import micro_amx, micro_fma, micro_rows
+from fa_triton.native.micro_calls import define_kernels
+from fa_triton.native.micro_exp_sum import ExpSum
+from fa_triton.native.micro_matmul import Matmul
+from fa_triton.native.microkernels import mark_kernels
 from fa_triton.native.object_code import HostCpu, compile_object, host_cpu, load_object
 
 CPU = host_cpu()
@@ -198,7 +199,7 @@ def test_choice(m: int, k: int, left: str, right: str, features: str, kernel: st
 
 
 def test_limits() -> None:
-    assert not rows.fits(9, 128, 128)
-    assert not amx.fits(64, 64, 16)
-    assert not fma.fits(12, 16, 16)
-    assert not fma.fits(4096, 4096, 4096)
+    assert not micro_rows.fits(9, 128, 128)
+    assert not micro_amx.fits(64, 64, 16)
+    assert not micro_fma.fits(12, 16, 16)
+    assert not micro_fma.fits(4096, 4096, 4096)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fa_triton.native.microkernels.builder import BYTES, Builder
+from fa_triton.native.micro_builder import BYTES, Builder
 
 
 def matrix_parameters(name: str) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import re
 
+from fa_triton.native import micro_exp_sum
 from fa_triton.native.linalg_edits import definition
-from fa_triton.native.microkernels import exp_sum
-from fa_triton.native.microkernels.calls import ANY_1D, ANY_2D, UNIT_STRIDE, Calls
-from fa_triton.native.microkernels.exp_sum import ExpSum
+from fa_triton.native.micro_calls import ANY_1D, ANY_2D, UNIT_STRIDE, Calls
+from fa_triton.native.micro_exp_sum import ExpSum
 from fa_triton.native.object_code import HostCpu
 
 _EXP = re.compile(
@@ -69,7 +69,7 @@ def mark_exponentials(text: str, cpu: HostCpu) -> str:
 def _join(text: str, match: re.Match[str], number: int) -> str | None:
     m, n = int(match["m"]), int(match["n"])
     difference = _DIFFERENCE.match(definition(text, match["x"], match.start()) or "")
-    if difference is None or not exp_sum.fits(n):
+    if difference is None or not micro_exp_sum.fits(n):
         return None
     broadcast = _BROADCAST_ROWS.match(definition(text, difference[2], match.start()) or "")
     if broadcast is None:

@@ -1,28 +1,30 @@
 """Few rows against a large right side, as in decode: read B once, where it lies.
 
-A is widened to f32 once. ``B[n, k]``: dot products along k, 16 sums at a time in registers, whose
-lanes are added up in one tree. ``B[k, n]``: multiples of B's rows are added to C, which stays in
-registers over a block of rows. Bound by reading B from memory.
+A is widened to f32 once. ``B[n, k]``: dot products along k; the lanes of 16 keys' sums are added up
+in one tree. ``B[k, n]``: multiples of B's rows are added to C, which stays in registers over some
+rows. Bound by reading B from memory, hence the prefetches: in the order of the addresses, and
+beyond the end of B, where the next tile usually lies.
 """
 
 from __future__ import annotations
 
-from fa_triton.native.microkernels.builder import BYTES, F32, I32, LANES, Builder, splat
-from fa_triton.native.microkernels.operands import Operand, matrix, row_scale
-from fa_triton.native.microkernels.spec import Matmul
-from fa_triton.native.microkernels.transposes import add_lanes
+from fa_triton.native.micro_builder import BYTES, F32, I32, LANES, Builder, splat
+from fa_triton.native.micro_matmul import Matmul
+from fa_triton.native.micro_operands import Operand, matrix, row_scale
+from fa_triton.native.micro_transposes import add_lanes
 
-MAX_ROWS = 8
+_MAX_ROWS = 8
 # Accumulators in registers; 16 of the 32 are left for operands.
 _SUMS = 16
 # Rows of B between two visits of C.
 _ROW_BLOCK = 16
+# Bytes between a load and the prefetch next to it.
 _AHEAD = 2048
 
 
 def fits(m: int, n: int, k: int) -> bool:
     """Whether there is a kernel for these sizes."""
-    return m <= MAX_ROWS and n % 16 == 0 and k % 32 == 0
+    return m <= _MAX_ROWS and n % LANES == 0 and k % 32 == 0
 
 
 def emit(b: Builder, spec: Matmul) -> None:
@@ -84,10 +86,6 @@ def _widen_rows(b: Builder, spec: Matmul, a: Operand, wide: Operand) -> None:
         b.loop(spec.k, 32, chunk)
 
 
-def _power_of_two(limit: int) -> int:
-    return 1 << (limit.bit_length() - 1)
-
-
 def _dots(b: Builder, spec: Matmul, a: Operand, right: Operand, c: Operand) -> None:
     kept = Operand(b.scratch(spec.m * LANES * 64), str(LANES * 64), "f32")
 
@@ -142,10 +140,9 @@ def _prefetch(b: Builder, address: str) -> None:
 
 
 def _multiples(b: Builder, spec: Matmul, a: Operand, right: Operand, c: Operand) -> None:
-    vectors = min(_power_of_two(_SUMS // spec.m), spec.n // LANES)
-    while spec.n % (vectors * LANES):
-        vectors //= 2
-    rows = _ROW_BLOCK if spec.k % _ROW_BLOCK == 0 else spec.k
+    sizes = (16, 8, 4, 2, 1)
+    vectors = next(x for x in sizes if x * spec.m <= _SUMS and spec.n % (x * LANES) == 0)
+    rows = _ROW_BLOCK
     places = [(row, vector) for row in range(spec.m) for vector in range(vectors)]
 
     def block(k0: str, _: list[str]) -> list[str]:

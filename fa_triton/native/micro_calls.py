@@ -6,10 +6,10 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from fa_triton.native.microkernels import amx, exp_sum, fma, rows
-from fa_triton.native.microkernels.builder import Builder
-from fa_triton.native.microkernels.exp_sum import ExpSum
-from fa_triton.native.microkernels.spec import Matmul
+from fa_triton.native import micro_amx, micro_exp_sum, micro_fma, micro_rows
+from fa_triton.native.micro_builder import Builder
+from fa_triton.native.micro_exp_sum import ExpSum
+from fa_triton.native.micro_matmul import Matmul
 from fa_triton.native.object_code import HostCpu
 
 ANY_1D = "memref<?xf32, strided<[?], offset: ?>>"
@@ -17,7 +17,7 @@ ANY_2D = "memref<?x?x{}, strided<[?, ?], offset: ?>>"
 UNIT_STRIDE = re.compile(r"memref<\d+x(\d+x)?\w+(, strided<\[([\d?]+, )?1\](, offset: [\d?]+)?>)?>")
 
 _DECLARATION = re.compile(r"^declare void @(fa_(?:matmul|exp_sum)_\w+)\(.*$\n?", re.M)
-_MATMULS = {"amx": amx.emit, "fma": fma.emit, "rows": rows.emit}
+_MATMULS = {"amx": micro_amx.emit, "fma": micro_fma.emit, "rows": micro_rows.emit}
 
 
 class Calls:
@@ -71,7 +71,7 @@ def define_kernels(text: str, cpu: HostCpu) -> str:
             _MATMULS[spec.unit](b, spec)
         else:
             spec = ExpSum.parse(match[1])
-            exp_sum.emit(b, spec)
+            micro_exp_sum.emit(b, spec)
         b.line("ret void")
         intrinsics.update(b.declarations)
         lines = "\n".join(b.lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fa_triton.native.microkernels.operands import matrix_parameters, vector_parameters
+from fa_triton.native.micro_operands import matrix_parameters, vector_parameters
 
 _NAME = re.compile(
     r"fa_matmul_(amx|fma|rows)_(\d+)x(\d+)x(\d+)_(bf16|f16|f32)(_nk)?(_new|_scaled)?"

@@ -6,10 +6,10 @@ if it is f32. A block of 8 rows and a panel has 16 sums. Bound by the multiply-a
 
 from __future__ import annotations
 
-from fa_triton.native.microkernels.builder import F32, LANES, Builder
-from fa_triton.native.microkernels.operands import Operand, matrix, row_scale
-from fa_triton.native.microkernels.spec import Matmul
-from fa_triton.native.microkernels.transposes import transpose
+from fa_triton.native.micro_builder import F32, LANES, Builder
+from fa_triton.native.micro_matmul import Matmul
+from fa_triton.native.micro_operands import Operand, matrix, row_scale
+from fa_triton.native.micro_transposes import transpose
 
 _ROWS = 8
 # Steps of k without a branch.

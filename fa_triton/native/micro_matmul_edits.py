@@ -6,10 +6,10 @@ import itertools
 import re
 from dataclasses import replace
 
+from fa_triton.native import micro_amx, micro_fma, micro_rows
 from fa_triton.native.linalg_edits import definition
-from fa_triton.native.microkernels import amx, fma, rows
-from fa_triton.native.microkernels.calls import ANY_1D, ANY_2D, UNIT_STRIDE, Calls
-from fa_triton.native.microkernels.spec import Matmul
+from fa_triton.native.micro_calls import ANY_1D, ANY_2D, UNIT_STRIDE, Calls
+from fa_triton.native.micro_matmul import Matmul
 from fa_triton.native.object_code import HostCpu
 
 _TENSOR_MATMUL = re.compile(
@@ -47,11 +47,11 @@ _MEMREF_MATMUL = re.compile(
 def _unit(cpu: HostCpu, m: int, n: int, k: int, element: str) -> str | None:
     if not cpu.has_avx512:
         return None
-    if rows.fits(m, n, k):
+    if micro_rows.fits(m, n, k):
         return "rows"
-    if cpu.has_amx and element != "f32" and amx.fits(m, n, k):
+    if cpu.has_amx and element != "f32" and micro_amx.fits(m, n, k):
         return "amx"
-    return "fma" if fma.fits(m, n, k) else None
+    return "fma" if micro_fma.fits(m, n, k) else None
 
 
 def _row_scale(text: str, c: str, use: int) -> tuple[str, str, str] | None:
@@ -116,26 +116,20 @@ def mark_matmuls(text: str, cpu: HostCpu) -> str:
 
 
 def _fold_row_scales(text: str) -> str:
-    """Let a matmul scale the rows it adds to, where nothing happens to them in between."""
+    """Let a matmul scale the rows it adds to, where that is the line before."""
     position = 0
     while scale := _ROW_SCALE.search(text, position):
         position = scale.end()
-        matmul = next(
-            (m for m in _MEMREF_MATMUL.finditer(text, position) if m["c"] == scale["c"]), None
-        )
-        between = matmul and text[position : matmul.start()]
-        if matmul is None or re.search(rf"{scale['c']}\b|^ *\}}|scf\.", between or "", re.M):
+        matmul = _MEMREF_MATMUL.match(text, position)
+        if matmul is None or matmul["c"] != scale["c"]:
             continue
-        spec = Matmul.parse(matmul["kernel"])
-        kinds = matmul.group("types", "right", "out")
-        if spec.fresh or not all(map(UNIT_STRIDE.fullmatch, kinds)):
+        kinds = (scale["type"], *matmul.group("types", "right", "out"))
+        if not all(map(UNIT_STRIDE.fullmatch, kinds)):
             continue
-        if re.search(rf"outs\({scale['scale']} ", between or ""):
-            continue
-        line = matmul[0].replace(spec.name, replace(spec, scaled=True).name, 1)
+        name = matmul["kernel"]
+        line = matmul[0].replace(name, replace(Matmul.parse(name), scaled=True).name, 1)
         line = line.replace("ins(", f"{{{scale['scale']} : {scale['type']}}} ins(", 1)
-        text = "".join((text[: scale.start()], between or "", line, text[matmul.end() :]))
-        position = scale.start()
+        text = text[: scale.start()] + line + text[matmul.end() :]
     return text
 
 

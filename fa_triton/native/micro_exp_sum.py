@@ -1,7 +1,8 @@
 """``P = exp(S - m)`` row by row, rounded for the next matmul, and ``l += sum of the row``.
 
 One pass over S instead of three. The exponential is that of math_functions on 16 floats, with the
-instruction that multiplies by a power of two. Bound by its polynomial.
+instruction that multiplies by a power of two; results below the normal range are 0. Bound by its
+polynomial.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fa_triton.native.microkernels.builder import F32, LANES, Builder, splat
-from fa_triton.native.microkernels.operands import (
+from fa_triton.native.micro_builder import F32, LANES, Builder, splat
+from fa_triton.native.micro_operands import (
     Operand,
     matrix,
     matrix_parameters,
     vector,
     vector_parameters,
 )
-from fa_triton.native.microkernels.transposes import add_lanes
+from fa_triton.native.micro_transposes import add_lanes
 
 _NAME = re.compile(r"fa_exp_sum_(\d+)x(\d+)_(bf16|f16|f32)")
 # Below -87.33 the result would be denormal, which costs a microcode assist: it is 0.

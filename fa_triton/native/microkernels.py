@@ -12,9 +12,9 @@ calls after it (:func:`call_kernels`), and the functions are added to the LLVM I
 
 from __future__ import annotations
 
-from fa_triton.native.microkernels.calls import Calls, define_kernels
-from fa_triton.native.microkernels.exp_sum_edits import call_exponentials, mark_exponentials
-from fa_triton.native.microkernels.matmul_edits import call_matmuls, mark_matmuls
+from fa_triton.native.micro_calls import Calls, define_kernels
+from fa_triton.native.micro_exp_sum_edits import call_exponentials, mark_exponentials
+from fa_triton.native.micro_matmul_edits import call_matmuls, mark_matmuls
 from fa_triton.native.object_code import HostCpu
 
 __all__ = ["call_kernels", "define_kernels", "mark_kernels"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fa_triton.native.microkernels.builder import F32, LANES, Builder
+from fa_triton.native.micro_builder import F32, LANES, Builder
 
 
 def transpose(b: Builder, kind: str, rows: list[str]) -> list[str]:
@@ -25,22 +25,17 @@ def _exchange(b: Builder, kind: str, rows: list[str], distance: int) -> list[str
     return result
 
 
-def add_lanes(b: Builder, sums: list[str]) -> str:
-    """Sums over the lanes of up to 16 vectors, one per lane of the result."""
-    vectors = [*sums, *["zeroinitializer"] * (LANES - len(sums))]
+def add_lanes(b: Builder, vectors: list[str]) -> str:
+    """Sums over the lanes of 16 vectors, one per lane of the result."""
     width = LANES // 2
     while len(vectors) > 1:
-        # Pairs are half the list apart: lane order then equals the order of the list.
+        # Pairs are half the list apart: the order of the lanes is then that of the list.
         half = len(vectors) // 2
         low = [lane + (0 if not lane & width else LANES - width) for lane in range(LANES)]
         high = [lane + (width if not lane & width else LANES) for lane in range(LANES)]
         folded = []
-        for left, right in zip(vectors[:half], vectors[half:], strict=True):
-            if left == right == "zeroinitializer":
-                folded.append(left)
-                continue
-            x = b.shuffle(F32, left, right, low)
-            y = b.shuffle(F32, left, right, high)
-            folded.append(b.value(f"fadd {F32} {x}, {y}"))
+        for pair in zip(vectors[:half], vectors[half:], strict=True):
+            left, right = (b.shuffle(F32, *pair, lanes) for lanes in (low, high))
+            folded.append(b.value(f"fadd {F32} {left}, {right}"))
         vectors, width = folded, width // 2
     return vectors[0]

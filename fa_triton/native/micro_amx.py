@@ -4,7 +4,7 @@ bf16 operands are its own format. An fp16 number is the sum of two bf16 pieces, 
 four products of pieces are added, small ones first: products stay exact and the sums see fewer
 roundings than a chain of fused multiply-adds. Pieces of infinities would make NaN, so a split
 operand that is not finite takes a plain loop. (fp32 would take three pieces and nine products:
-slower than :mod:`fma`.)
+slower than :mod:`micro_fma`.)
 
 Tiles hold 16 rows of 64 bytes. A is read as it is (or as split rows). B must come with the two
 rows of a pair interleaved: for ``B[k, n]`` rows are merged, for ``B[n, k]`` pairs lie side by side
@@ -13,10 +13,10 @@ already and 32-bit words are transposed, 16x16 at a time. Bound by that packing 
 
 from __future__ import annotations
 
-from fa_triton.native.microkernels.builder import F32, I32, LANES, Builder, splat
-from fa_triton.native.microkernels.operands import Operand, matrix, row_scale
-from fa_triton.native.microkernels.spec import Matmul
-from fa_triton.native.microkernels.transposes import transpose
+from fa_triton.native.micro_builder import F32, I32, LANES, Builder, splat
+from fa_triton.native.micro_matmul import Matmul
+from fa_triton.native.micro_operands import Operand, matrix, row_scale
+from fa_triton.native.micro_transposes import transpose
 
 _PIECES = {"bf16": 1, "f16": 2}
 # Elements of k in a tile row.
