@@ -98,7 +98,7 @@ def _without_amx(workloads: list[str], dtypes: list[str], rounds: int) -> list[d
     """Time bf16 again in a process whose peer has the instructions that our path has."""
     if "bf16" not in dtypes or not has_amx() or amx_is_disabled():
         return []
-    console.print("the same with AMX, which our path does not use, denied to torch:")
+    console.print("the same with AMX denied to torch, not to us:")
     with tempfile.TemporaryDirectory(prefix="fa_triton_perf_") as folder:
         output = Path(folder) / "cpu.jsonl"
         command = [sys.executable, "-m", "perf.run", "cpu", "--dtype", "bf16", "--threads", "1"]
