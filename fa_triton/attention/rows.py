@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from fa_triton.problem import BatchProblem
 
 
+# Rows that a batch-invariant call chooses its tiles for: no other sequence may change the choice.
+INVARIANT_ROWS = 32
+
+
 class RowKind(enum.Enum):
     """How the rows of a head unit follow each other.
 

@@ -33,6 +33,16 @@ def mask_class(problem: BatchProblem) -> MaskClass:
     return "causal" if problem.has_right_window else "none"
 
 
+def kv_step(page_size: int, block_kv: int) -> int:
+    """Keys per tile on pages: the largest multiple of 16 that divides them, ``block_kv`` at most.
+
+    A tile never crosses a page, so that one entry of the block table serves it.
+    """
+    sixteens = page_size // 16
+    limit = max(block_kv // 16, 1)
+    return 16 * max(n for n in range(1, min(sixteens, limit) + 1) if sixteens % n == 0)
+
+
 def fit_to_plan(tile: TileConfig, header: Header) -> TileConfig:
     """Cut tiles down so that plan blocks are multiples of them.
 
