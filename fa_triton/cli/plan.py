@@ -67,6 +67,10 @@ def command(
     one_head_rows: Annotated[
         bool, typer.Option("--one-head-rows", help="Do not merge the rows of a group (balanced).")
     ] = False,
+    batch_invariant: Annotated[
+        bool,
+        typer.Option("--batch-invariant", help="Cut sequences as they are cut alone (balanced)."),
+    ] = False,
     lines: Annotated[
         int, typer.Option(min=_ALL_LINES, help="Lines per table at most, 0 all.")
     ] = 48,
@@ -112,6 +116,7 @@ def command(
         block_q=block_q,
         block_kv=block_kv,
         one_head_rows=one_head_rows,
+        batch_invariant=batch_invariant,
     )
     report = report_plan(plan)
     if as_json:
@@ -190,9 +195,10 @@ def _cores(device_target: str, num_aic: int | None, num_aiv: int | None) -> tupl
 def _print(report: PlanReport, lines: int) -> None:
     console = Console(highlight=False)
     rows = "one query head" if report.one_head_rows else "the heads of a group"
+    kind = ", batch-invariant" if report.batch_invariant else ""
     console.print(
-        f"{report.planner}: {report.num_aic} cube and {report.num_aiv} vector cores, blocks of "
-        f"{report.block_q} rows ({rows}) x {report.block_kv} keys, {report.sections} "
+        f"{report.planner}{kind}: {report.num_aic} cube and {report.num_aiv} vector cores, blocks "
+        f"of {report.block_q} rows ({rows}) x {report.block_kv} keys, {report.sections} "
         f"section{'s' * (report.sections != 1)}, table of {report.table_words} words"
     )
     _print_cores(console, report, lines)
@@ -211,8 +217,11 @@ def _print(report: PlanReport, lines: int) -> None:
 
 
 def _print_cores(console: Console, report: PlanReport, lines: int) -> None:
-    table = Table(title="Cores: positions are (head entry, row block, key block), half-open")
-    for name in ("section", "core", "start", "end", "units", "of the ideal"):
+    owner = "program" if report.batch_invariant else "core"
+    table = Table(
+        title=f"{owner.title()}s: positions are (head entry, row block, key block), half-open"
+    )
+    for name in ("section", owner, "start", "end", "units", "of the ideal"):
         table.add_column(name, justify="right", no_wrap=True)
     shown = report.cores[: lines or None]
     for core in shown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fa_triton.planner import balanced, section_stream_k
+from fa_triton.planner import balanced, invariant, section_stream_k
 from fa_triton.planner.schedule import BALANCED, SECTION_STREAM_K, Plan
 from fa_triton.planner.work import AttnWork
 
@@ -20,6 +20,7 @@ def make_plan(
     block_q: int | None = None,
     block_kv: int | None = None,
     one_head_rows: bool = False,
+    batch_invariant: bool = False,
 ) -> Plan:
     """Plan a batch with the planner of that name.
 
@@ -31,6 +32,8 @@ def make_plan(
         block_q: Rows of a row block. None: the sizes section_stream_k chooses from the arguments.
         block_kv: Keys of a key block, likewise.
         one_head_rows: Rows of one query head instead of merged ones (balanced only).
+        batch_invariant: Cut every sequence as it would be cut alone (balanced only); block sizes
+            that are None then follow no argument either.
 
     Returns:
         The plan; :func:`fa_triton.planner.table.encode` writes it as a table.
@@ -41,11 +44,25 @@ def make_plan(
     if planner == SECTION_STREAM_K:
         if one_head_rows:
             raise ValueError("`one_head_rows` must be False for section_stream_k, got True")
+        if batch_invariant:
+            raise ValueError(
+                "`batch_invariant` must be False for section_stream_k, got True; "
+                "use planner='balanced'"
+            )
         return section_stream_k.plan(
             work, num_aic=num_aic, num_aiv=num_aiv, block_q=block_q, block_kv=block_kv
         )
     if planner != BALANCED:
         raise ValueError(f"`planner` must be one of {PLANNERS}, got {planner!r}")
+    if batch_invariant:
+        return invariant.plan(
+            work,
+            num_aic=num_aic,
+            num_aiv=num_aiv,
+            block_q=block_q,
+            block_kv=block_kv,
+            one_head_rows=one_head_rows,
+        )
     base_q, base_kv = section_stream_k.base_sizes(work, num_aic, num_aiv)
     return balanced.plan(
         work,

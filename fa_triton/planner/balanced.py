@@ -13,18 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fa_triton.planner.assemble import Ranges, assemble
 from fa_triton.planner.combine import CombineSchedule, SplitRows, schedule_combine
 from fa_triton.planner.cost import BARRIER_CYCLES
 from fa_triton.planner.line import Cut, Division, Line
 from fa_triton.planner.row_grid import ONE_HEAD, POSITION_OUTER, RowGrid, build_row_grid
-from fa_triton.planner.schedule import (
-    BALANCED,
-    CUT_AT_END,
-    CUT_AT_START,
-    Plan,
-    check_block_sizes,
-    check_core_counts,
-)
+from fa_triton.planner.schedule import Plan, check_block_sizes, check_core_counts
 from fa_triton.planner.whole_rows import Deal, deal_whole_rows
 from fa_triton.planner.work import AttnWork
 
@@ -54,6 +48,18 @@ class _Candidate:
     split: SplitRows
     combine: CombineSchedule
     makespan: int
+
+    def ranges(self) -> Ranges:
+        """As they are written down."""
+        return Ranges(
+            cuts=np.array(self.cuts, dtype=np.int64),
+            starts=self.starts,
+            ends=self.ends,
+            segments=self.segments,
+            num_sections=self.num_sections,
+            split=self.split,
+            combine=self.combine,
+        )
 
 
 def plan(
@@ -92,7 +98,16 @@ def plan(
         # rows without a visible key still need a core that writes them
         cuts = [line.start, line.end] if grid.rows.size else [line.end]
         best = _divided(Division(cuts, 0, 0), grid, num_aiv, work.columns)
-    return _assemble(work, grid, best, num_aic, num_aiv, block_q, block_kv, one_head_rows)
+    return assemble(
+        work,
+        grid,
+        best.ranges(),
+        num_aic=num_aic,
+        num_aiv=num_aiv,
+        block_q=block_q,
+        block_kv=block_kv,
+        one_head_rows=one_head_rows,
+    )
 
 
 def _search(line: Line, num_aic: int, num_aiv: int, columns: int) -> _Candidate:
@@ -205,60 +220,3 @@ def _split_rows(cuts: list[Cut], grid: RowGrid) -> SplitRows:
         places[-1][3] += 1
         slot += 1
     return SplitRows(np.array(places, dtype=np.int64).reshape(-1, 4), grid.rows[rows])
-
-
-def _assemble(
-    work: AttnWork,
-    grid: RowGrid,
-    best: _Candidate,
-    num_aic: int,
-    num_aiv: int,
-    block_q: int,
-    block_kv: int,
-    one_head_rows: bool,
-) -> Plan:
-    cuts = np.array(best.cuts, dtype=np.int64)
-    seq, head, row, block = cuts.T
-    m = np.where(seq < grid.batch_size, row - grid.offsets[seq], 0)
-    positions = np.empty((len(cuts), 3), dtype=np.int64)
-    positions[:, 0] = seq * grid.heads + head
-    positions[:, 1] = m
-    positions[:, 2] = np.append(grid.first, 0)[row] + block
-
-    # row blocks before the cut, in the order the cores walk them
-    ordinal = grid.offsets[seq] * grid.heads + m
-    ordinal += head * np.append(np.diff(grid.offsets), 0)[seq]
-    is_cut = (block > 0).astype(np.int64)
-    head_cut, tail_cut = is_cut[best.starts], is_cut[best.ends]
-    row_step = ordinal[best.ends] - ordinal[best.starts]
-    # a row block cut at both ends is one partial
-    partials = head_cut + tail_cut - (head_cut & tail_cut & (row_step == 0))
-
-    segments = best.num_sections * num_aic
-    starts = np.zeros((segments, 3), dtype=np.int64)
-    ends = np.zeros((segments, 3), dtype=np.int64)
-    first_slots, row_blocks, cut_flags = np.zeros((3, segments), dtype=np.int64)
-    starts[best.segments], ends[best.segments] = positions[best.starts], positions[best.ends]
-    first_slots[best.segments] = np.cumsum(partials) - partials
-    row_blocks[best.segments] = row_step + tail_cut
-    cut_flags[best.segments] = head_cut * CUT_AT_START + tail_cut * CUT_AT_END
-    return Plan(
-        work=work,
-        planner=BALANCED,
-        num_aic=num_aic,
-        num_aiv=num_aiv,
-        block_q=block_q,
-        block_kv=block_kv,
-        one_head_rows=one_head_rows,
-        num_sections=best.num_sections,
-        is_fd=best.split.rows.size > 0,
-        starts=starts,
-        ends=ends,
-        first_slots=first_slots,
-        row_blocks=row_blocks,
-        cuts=cut_flags,
-        slots_per_section=int(best.split.places[:, 3].sum()),
-        tasks=best.combine.tasks,
-        task_ranges=best.combine.ranges,
-        grid=grid,
-    )

@@ -14,7 +14,10 @@ Position = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class CoreReport:
-    """One core of one section; positions are (bn, row block, key block), half-open."""
+    """One core of one section; positions are (bn, row block, key block), half-open.
+
+    A batch-invariant plan has programs in the place of cores.
+    """
 
     section: int
     core: int
@@ -42,6 +45,7 @@ class PlanReport:
     Attributes:
         planner: Name of the planner.
         num_aic: Cube cores.
+        batch_invariant: Whether the cuts of a sequence depend on nothing but the sequence.
         num_aiv: Vector cores.
         block_q: Rows of a row block.
         block_kv: Keys of a key block.
@@ -62,6 +66,7 @@ class PlanReport:
 
     planner: str
     num_aic: int
+    batch_invariant: bool
     num_aiv: int
     block_q: int
     block_kv: int
@@ -85,7 +90,8 @@ def report_plan(plan: Plan) -> PlanReport:
     cost = plan_cost(plan)
     return PlanReport(
         planner=plan.planner,
-        num_aic=plan.num_aic,
+        num_aic=cost.num_cores,
+        batch_invariant=plan.batch_invariant,
         num_aiv=plan.num_aiv,
         block_q=plan.block_q,
         block_kv=plan.block_kv,
@@ -111,7 +117,7 @@ def _units(cycles: float) -> float:
 
 def _cores(plan: Plan, cost: PlanCost) -> list[CoreReport]:
     cores = []
-    cycles = cost.core_cycles.reshape(-1).tolist()
+    cycles = cost.segment_cycles.tolist()
     for index, (start, end) in enumerate(
         zip(plan.starts.tolist(), plan.ends.tolist(), strict=True)
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,21 +23,24 @@ class PlanCost:
     """Cycles of a plan.
 
     Attributes:
-        core_cycles: ``[sections, num_aic]`` blocks and partial rows of every core.
+        segment_cycles: ``[sections*num_aic]`` blocks and partial rows of every segment.
+        core_cycles: ``[sections, cores]`` the same per core: a core has one segment per section;
+            batch-invariant: as many as come to it when the next free core takes the next one.
         vector_cycles: ``[sections, num_aiv]`` combine tasks of every vector core; balanced: one
             line for all sections.
         sections_wait: Whether a section starts when all cores have ended the one before.
         barrier_cycles: All barriers.
         total_cycles: All blocks, without any cost of splitting.
-        num_aic: Cube cores.
+        num_cores: Cube cores.
     """
 
+    segment_cycles: np.ndarray
     core_cycles: np.ndarray
     vector_cycles: np.ndarray
     sections_wait: bool
     barrier_cycles: int
     total_cycles: int
-    num_aic: int
+    num_cores: int
 
     @property
     def attention(self) -> int:
@@ -58,7 +62,7 @@ class PlanCost:
     @property
     def ideal(self) -> float:
         """Cycles if the blocks were spread evenly and splitting were free."""
-        return self.total_cycles / self.num_aic
+        return self.total_cycles / self.num_cores
 
     @property
     def ratio(self) -> float:
@@ -70,20 +74,31 @@ def plan_cost(plan: Plan) -> PlanCost:
     """Cost every core and every combine task of a plan."""
     grid = plan.grid
     start, end = _coordinates(grid, plan.starts), _coordinates(grid, plan.ends)
-    core = np.maximum(end - start, 0) * CYCLES_PER_UNIT
+    cycles = np.maximum(end - start, 0) * CYCLES_PER_UNIT
     if plan.is_fd:
-        core = core + _partial_writes(plan)
+        cycles = cycles + _partial_writes(plan)
+    cores = plan.num_aic if plan.invariant_cores is None else plan.invariant_cores
+    core = cycles if plan.invariant_cores is None else _in_turn(cycles, cores)
     sections_wait = plan.planner != BALANCED
     barriers = SECTION_BARRIERS * plan.num_sections if sections_wait else 1
     seq_units = np.diff(grid.cost_offsets()[grid.offsets])
     return PlanCost(
-        core_cycles=core.reshape(-1, plan.num_aic),
+        segment_cycles=cycles,
+        core_cycles=core.reshape(-1, cores),
         vector_cycles=_vector_cycles(plan).reshape(-1, plan.num_aiv),
         sections_wait=sections_wait,
         barrier_cycles=barriers * BARRIER_CYCLES if plan.is_fd else 0,
         total_cycles=int(seq_units.sum()) * grid.heads * CYCLES_PER_UNIT,
-        num_aic=plan.num_aic,
+        num_cores=cores,
     )
+
+
+def _in_turn(cycles: np.ndarray, cores: int) -> np.ndarray:
+    """Load of every core when segments start in order, each on the core that is free first."""
+    loads = [0] * cores
+    for segment in cycles.tolist():
+        heapq.heapreplace(loads, loads[0] + segment)
+    return np.array(loads, dtype=np.int64)
 
 
 def _row_of(grid: RowGrid, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -20,6 +20,9 @@ SEGMENT_WORDS = 16
 
 PLANNER_CODES = {SECTION_STREAM_K: 0, BALANCED: 1}
 LAYOUT_CODES = {layout: code for code, layout in enumerate(("BSND", "BNSD", "TND"))}
+# bits of the form of a balanced table
+FORM_ONE_HEAD = 1
+FORM_INVARIANT = 2
 
 # tables of section_stream_k are allocated in steps of so many words
 _SECTION_TABLE_STEP = 4096
@@ -34,9 +37,10 @@ class Header:
         is_fd: 1 if the combine phase runs.
         block_q: Rows M of a row block.
         block_kv: Keys S2 of a key block.
-        num_aic: Attention segments per section.
+        num_aic: Attention segments per section, one program each.
         num_aiv: Combine segments per section.
-        form: section_stream_k: code of the output layout; balanced: 1 for rows of one head.
+        form: section_stream_k: code of the output layout; balanced: bit 0 for rows of one head,
+            bit 1 for a batch-invariant plan.
         planner: Code of the planner.
         used_words: Words that mean something.
         num_slots: Partial slots of the whole table.
@@ -73,7 +77,12 @@ class Header:
     @property
     def one_head_rows(self) -> bool:
         """Whether ``bn`` counts query heads and rows are positions of one of them."""
-        return self.planner == PLANNER_CODES[BALANCED] and bool(self.form)
+        return self.planner == PLANNER_CODES[BALANCED] and bool(self.form & FORM_ONE_HEAD)
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether the cuts of a sequence depend on nothing but the sequence."""
+        return self.planner == PLANNER_CODES[BALANCED] and bool(self.form & FORM_INVARIANT)
 
     @property
     def vectors_offset(self) -> int:
@@ -269,7 +278,7 @@ def _difference(header: Header, problem: dict[str, int | str]) -> str:
 def _header(plan: Plan) -> Header:
     work = plan.work
     if plan.planner == BALANCED:
-        form = int(plan.one_head_rows)
+        form = plan.one_head_rows * FORM_ONE_HEAD + plan.batch_invariant * FORM_INVARIANT
         combine_words = _task_index_words(plan.num_aiv) + plan.num_tasks * TASK_WORDS
     else:
         form = LAYOUT_CODES[work.layout_out]

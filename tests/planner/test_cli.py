@@ -73,6 +73,14 @@ def test_section_stream_k() -> None:
     assert plan["sections"] > 1
 
 
+def test_batch_invariant() -> None:
+    shape = ("--batch", "1", "--seqlen-q", "1", "--seqlen-kv", "8192", "--batch-invariant")
+    assert "balanced, batch-invariant: 20 cube" in " ".join(run(*shape).output.split())
+    plan = run_json(*shape)
+    assert plan["batch_invariant"]
+    assert (plan["num_aic"], len(plan["cores"])) == (20, 8 * 4)
+
+
 @pytest.mark.parametrize(
     ("text", "lengths"), [("5", [5]), ("1, 2", [1, 2]), ("1*3,7", [1, 1, 1, 7])]
 )

@@ -17,18 +17,25 @@ from fa_triton.planner.table import decode_segments, encode, read_header
 from tests.planner.walk import Visit, geometry, walk
 from tests.planner.works import attn_works, block_sizes, machines
 
-FORMS = [("section_stream_k", False), ("balanced", False), ("balanced", True)]
+FORMS: list[tuple[str, dict[str, bool]]] = [
+    ("section_stream_k", {}),
+    ("balanced", {}),
+    ("balanced", {"one_head_rows": True}),
+    ("balanced", {"batch_invariant": True}),
+]
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    planner, one_head_rows = draw(st.sampled_from(FORMS))
+    planner, form = draw(st.sampled_from(FORMS))
+    # batch-invariant parts are long
+    longest_kv = 6000 if "batch_invariant" in form else 300
     return make_plan(
         planner,
-        draw(attn_works()),
+        draw(attn_works(longest_kv=longest_kv)),
         **draw(machines()),
         **draw(block_sizes()),
-        one_head_rows=one_head_rows,
+        **form,
     )
 
 
@@ -180,7 +187,7 @@ def test_cost_of_a_core_is_the_cost_of_its_blocks(plan: Plan) -> None:
                 -block_keys // 64
             )
     cost = plan_cost(plan)
-    np.testing.assert_array_equal(cost.core_cycles.reshape(-1), units * CYCLES_PER_UNIT)
+    np.testing.assert_array_equal(cost.segment_cycles, units * CYCLES_PER_UNIT)
     assert cost.total_cycles == units.sum() * CYCLES_PER_UNIT
 
 
@@ -203,11 +210,12 @@ def test_plans_are_deterministic(plan: Plan) -> None:
     again = make_plan(
         plan.planner,
         plan.work,
-        num_aic=plan.num_aic,
+        num_aic=plan.invariant_cores or plan.num_aic,
         num_aiv=plan.num_aiv,
         block_q=plan.block_q,
         block_kv=plan.block_kv,
         one_head_rows=plan.one_head_rows,
+        batch_invariant=plan.batch_invariant,
     )
     np.testing.assert_array_equal(encode(plan), encode(again))
 
