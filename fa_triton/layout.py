@@ -66,11 +66,19 @@ class Extents:
 
 @dataclass(frozen=True)
 class Strides:
-    """Strides in elements by meaning; ``outer`` steps a sequence or a page, and is 0 for TND."""
+    """Strides in elements by meaning.
+
+    Attributes:
+        outer: From one sequence or page to the next, 0 for TND.
+        token: From one token to the next.
+        head: From one head to the next.
+        fractal: From one piece of the head dimension to the next in PA_NZ, else 0.
+    """
 
     outer: int
     token: int
     head: int
+    fractal: int = 0
 
 
 def is_paged(layout: str) -> bool:
@@ -100,6 +108,7 @@ def strides(tensor: torch.Tensor, layout: str) -> Strides:
         outer=0 if axes.outer is None else tensor.stride(axes.outer),
         token=tensor.stride(axes.token),
         head=tensor.stride(axes.head),
+        fractal=tensor.stride(axes.dims[0]) if len(axes.dims) > 1 else 0,
     )
 
 

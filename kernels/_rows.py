@@ -51,12 +51,15 @@ def row_offset(b, first_token, unit, unit_row, stride_b, stride_t, stride_n, str
 
 
 @triton.jit
-def row_sinks(
-    sinks, unit, unit_row, o_r, stride_sink, GROUP: tl.constexpr, HEAD_MAJOR: tl.constexpr
+def row_values(
+    per_head, unit, unit_row, o_r, stride_n, GROUP: tl.constexpr, HEAD_MAJOR: tl.constexpr
 ):
-    """Load the sink logit of every row of a tile; merged rows read a table of period ``GROUP``."""
+    """Load the value of its query head for every row of a tile.
+
+    Merged rows read a table of period ``GROUP`` per unit, ``stride_n`` elements apart.
+    """
     if HEAD_MAJOR or GROUP == 1:
-        b_sink = tl.load(sinks + unit * stride_sink) + o_r.to(tl.float32) * 0.0
+        b_value = tl.load(per_head + unit * stride_n) + o_r.to(tl.float32) * 0.0
     else:
-        b_sink = tl.load(sinks + unit * stride_sink + unit_row % GROUP + o_r)
-    return b_sink
+        b_value = tl.load(per_head + unit * stride_n + unit_row % GROUP + o_r)
+    return b_value

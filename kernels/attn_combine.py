@@ -10,15 +10,16 @@ once, then online from one such group to the next.
 import triton
 import triton.language as tl
 
-from ._rows import row_offset, row_place, row_sinks, sequence_bounds
+from ._rows import row_offset, row_place, row_values, sequence_bounds
 from ._softmax import MASKED, MAX_START, PROPAGATE, add_sink, log_sum_exp, normalise
 
 TASK_WORDS_PER_SEGMENT = tl.constexpr(16)
 
 # scalars whose value changes from call to call without a better kernel for it
 _PLAIN_SCALARS = (
-    "ranges_word tasks_word block_q num_aiv slots_per_section seqlen_q num_units "
-    "stride_ob stride_ot stride_on stride_lb stride_lt stride_ln stride_sink"
+    "ranges_word tasks_word block_q num_aiv slots_per_section seqlen_q head_dim_v "
+    "planned_columns num_units "
+    "stride_ob stride_ot stride_on stride_lb stride_lt stride_ln stride_head"
 ).split()
 
 
@@ -33,7 +34,7 @@ def _merge_slots(
     o_r,
     o_d,
     m_row,
-    D: tl.constexpr,
+    DV: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -48,9 +49,9 @@ def _merge_slots(
         p_row = slot_row + (s + o_s[:, None]) * block_q + o_r[None, :]
         p_acc = (
             part_acc
-            + slot_row * D
-            + (s + o_s[:, None, None]) * (block_q * D)
-            + o_r[None, :, None] * D
+            + slot_row * DV
+            + (s + o_s[:, None, None]) * (block_q * DV)
+            + o_r[None, :, None] * DV
             + o_d[None, None, :]
         )
         b_m = tl.load(part_max + p_row, mask=m_part, other=MASKED)
@@ -68,12 +69,12 @@ def _merge_slots(
 @triton.jit(do_not_specialize=_PLAIN_SCALARS)
 def attn_combine(
     # inputs
-    part_acc,  # [slots, block_q, D] f32
+    part_acc,  # [slots, block_q, DV] f32
     part_max,  # [slots, block_q] f32
     part_sum,  # [slots, block_q] f32
     cu_seqlens_q,  # [B + 1] i32 or None
     seqused_q,  # [B] i32 or None
-    sinks,  # f32 or None, see _rows.row_sinks
+    sinks,  # f32 or None, per head as _rows.row_values reads them
     # outputs
     out,
     softmax_lse,  # f32 or None, natural log
@@ -85,6 +86,8 @@ def attn_combine(
     num_aiv,
     slots_per_section,
     seqlen_q,
+    head_dim_v,  # columns of out, at most DV
+    planned_columns,  # columns that the plan counts in its tasks
     num_units,  # head units of a batch entry
     # strides in elements: batch entry (b), token of the packed axis (t), head unit (n), row (r)
     stride_ob,
@@ -95,16 +98,18 @@ def attn_combine(
     stride_lt,
     stride_ln,
     stride_lr,
-    stride_sink,
+    stride_head,
     # dimensions
     GROUP: tl.constexpr,
-    D: tl.constexpr,
+    DV: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_D: tl.constexpr,
     # questions
     HEAD_MAJOR: tl.constexpr,
+    HAS_PADDED_DV: tl.constexpr,
     HAS_TASK_LIST: tl.constexpr,
+    LSE_HAS_SINK: tl.constexpr,
 ):
     """Merge the rows of one combine segment; one program per vector core."""
     pid = tl.program_id(0)
@@ -124,10 +129,11 @@ def attn_combine(
         first = tl.load(p_task + t * 8 + 4)
         count_rows = tl.load(p_task + t * 8 + 5)
         first_d = 0
-        count_d = D
+        count_d = DV
         if HAS_TASK_LIST:
-            first_d = tl.load(p_task + t * 8 + 6)
-            count_d = tl.load(p_task + t * 8 + 7)
+            # all columns or a half of them, in the plan's count
+            first_d = tl.load(p_task + t * 8 + 6) * DV // planned_columns
+            count_d = tl.load(p_task + t * 8 + 7) * DV // planned_columns
         b = bn // num_units
         first_q, len_q = sequence_bounds(cu_seqlens_q, seqused_q, b, seqlen_q)
         task_end = tl.minimum(block_first + first + count_rows, len_q * GROUP)
@@ -152,16 +158,22 @@ def attn_combine(
                 o_d = d + tl.arange(0, BLOCK_D)
                 m, l, acc = _merge_slots(
                     part_acc, part_max, part_sum, slot_row, slots, block_q, o_r, o_d, m_row,
-                    D, BLOCK_R, BLOCK_S, BLOCK_D,
+                    DV, BLOCK_R, BLOCK_S, BLOCK_D,
                 )  # fmt: skip
                 m_keys = m
                 l_keys = l
                 if sinks is not None:
-                    b_sink = row_sinks(sinks, unit, unit_row, o_r, stride_sink, GROUP, HEAD_MAJOR)
+                    b_sink = row_values(sinks, unit, unit_row, o_r, stride_head, GROUP, HEAD_MAJOR)
                     m, l, acc = add_sink(m, l, acc, b_sink)
+                    if LSE_HAS_SINK:
+                        m_keys = m
+                        l_keys = l
                 b_out = normalise(l, acc).to(out.dtype.element_ty)
                 p_o = out + base_o + o_r[:, None] * stride_or + o_d[None, :]
-                tl.store(p_o, b_out, mask=m_row[:, None])
+                m_out = m_row[:, None]
+                if HAS_PADDED_DV:
+                    m_out = m_out & (o_d < head_dim_v)[None, :]
+                tl.store(p_o, b_out, mask=m_out)
                 if softmax_lse is not None:
                     # every column part of a row writes the same value
                     p_lse = softmax_lse + base_l + o_r * stride_lr

@@ -7,9 +7,8 @@ its first and its last row block can be cut along the keys. A cut row block leav
 sums in a workspace slot for ``attn_combine``, every other one is finished here. A row block is
 walked in tiles of BLOCK_Q rows.
 
-Recurrence over key tiles: ``m' = max(m, max s)``, ``p = e^(s - m')``,
-``l' = l e^(m - m') + sum p``, ``acc' = acc e^(m - m') + p v``. Q, m, l and acc of a tile stay on
-chip; all loads and stores are affine 2-D tiles.
+Keys are dense rows or pages of a cache (``_keys.py``); the loop over them is ``_attend.py``. All
+loads and stores are affine 2-D tiles, but for pages cut into fractals (PA_NZ).
 
 Device lengths clamp the walk, so a plan made from upper bounds is conservative, never wrong.
 """
@@ -17,17 +16,19 @@ Device lengths clamp the walk, so a plan made from upper bounds is conservative,
 import triton
 import triton.language as tl
 
-from ._rows import row_offset, row_place, row_sinks, sequence_bounds
-from ._softmax import MASKED, MAX_START, PROPAGATE, add_sink, log_sum_exp, normalise
+from ._attend import attend
+from ._rows import row_offset, row_place, row_values, sequence_bounds
+from ._softmax import MAX_START, add_sink, log_sum_exp, normalise
 
 HEADER_WORDS = tl.constexpr(16)
 SEGMENT_WORDS = tl.constexpr(16)
 
 # scalars whose value changes from call to call without a better kernel for it
 _PLAIN_SCALARS = (
-    "block_q block_kv num_aic slots_per_section seqlen_q seqlen_kv win_left win_right num_units "
-    "units_per_kv stride_qb stride_qt stride_qn stride_kb stride_kn stride_vb stride_vn stride_ob "
-    "stride_ot stride_on stride_lb stride_lt stride_ln stride_sink"
+    "block_q block_kv num_aic slots_per_section seqlen_q seqlen_kv head_dim head_dim_v win_left "
+    "win_right num_units units_per_kv page_size stride_table stride_qb stride_qt stride_qn "
+    "stride_kb stride_kn stride_kd stride_vb stride_vn stride_vd stride_ob stride_ot stride_on "
+    "stride_lb stride_lt stride_ln stride_head"
 ).split()
 
 
@@ -53,6 +54,13 @@ def _tile_rows(
 
 
 @triton.jit
+def _next_tile(bn, row, row_end, rows):
+    """Return (unit, row) after a tile that ends at ``row_end`` of ``rows``."""
+    is_done = row_end >= rows
+    return tl.where(is_done, bn + 1, bn), tl.where(is_done, 0, row_end)
+
+
+@triton.jit
 def _first_position(
     block_first, rows, block_q, len_q, GROUP: tl.constexpr, HEAD_MAJOR: tl.constexpr
 ):
@@ -66,92 +74,6 @@ def _first_position(
     return position
 
 
-@triton.jit
-def _hide(
-    b_s,
-    o_key,
-    rel,
-    right,
-    left,
-    limit,
-    HAS_RIGHT: tl.constexpr,
-    HAS_LEFT: tl.constexpr,
-    HAS_LIMIT: tl.constexpr,
-):
-    """Hide keys outside ``left <= rel < right`` and at or past ``limit``.
-
-    ``rel`` [M, N] is key minus position. A loop-invariant f32 tile against an integer scalar is one
-    compare and one select; an i32 compare takes seven vector passes, and f32 scalar arithmetic in
-    front of the compare loses the cube/vector pipeline.
-    """
-    if HAS_RIGHT:
-        b_s = tl.where(rel < right.to(tl.float32), b_s, MASKED)
-    if HAS_LEFT:
-        b_s = tl.where(rel >= left.to(tl.float32), b_s, MASKED)
-    if HAS_LIMIT:
-        b_s = tl.where((o_key < limit)[None, :], b_s, MASKED)
-    return b_s
-
-
-@triton.jit
-def _attend(
-    b_q,
-    p_k,
-    p_v,
-    stride_ks,
-    stride_vs,
-    s_lo,
-    s_hi,
-    right,
-    left,
-    rel,
-    softmax_scale,
-    m,
-    l,
-    acc,
-    D: tl.constexpr,
-    BLOCK_KV: tl.constexpr,
-    HAS_RIGHT: tl.constexpr,
-    HAS_LEFT: tl.constexpr,
-    HAS_LIMIT: tl.constexpr,
-    IS_INTERIOR: tl.constexpr,
-):
-    """Online softmax over keys ``[s_lo, s_hi)``; an interior has whole tiles and no right bound."""
-    o_key = tl.arange(0, BLOCK_KV)
-    o_d = tl.arange(0, D)
-    for s in range(s_lo, s_hi, BLOCK_KV):
-        m_key = ((s + o_key) < s_hi)[:, None]
-        p_k_tile = p_k + (s + o_key)[:, None] * stride_ks + o_d[None, :]
-        p_v_tile = p_v + (s + o_key)[:, None] * stride_vs + o_d[None, :]
-        if IS_INTERIOR:
-            b_k = tl.load(p_k_tile)
-        else:
-            b_k = tl.load(p_k_tile, mask=m_key, other=0.0)
-        b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * softmax_scale
-        b_s = _hide(
-            b_s,
-            o_key,
-            rel,
-            right - s,
-            left - s,
-            s_hi - s,
-            HAS_RIGHT and not IS_INTERIOR,
-            HAS_LEFT,
-            HAS_LIMIT and not IS_INTERIOR,
-        )
-        m_new = tl.maximum(m, tl.max(b_s, 1), propagate_nan=PROPAGATE)
-        b_p = tl.exp(b_s - m_new[:, None])
-        alpha = tl.exp(m - m_new)
-        l = l * alpha + tl.sum(b_p, 1)
-        if IS_INTERIOR:
-            b_v = tl.load(p_v_tile)
-        else:
-            b_v = tl.load(p_v_tile, mask=m_key, other=0.0)
-        acc = tl.dot(b_p.to(b_v.dtype), b_v, acc * alpha[:, None], input_precision="ieee")
-        m = m_new
-    return m, l, acc
-
-
 @triton.jit(do_not_specialize=_PLAIN_SCALARS)
 def attn_forward(
     # inputs, fp16 | bf16 | fp32; last dimension dense
@@ -162,11 +84,13 @@ def attn_forward(
     cu_seqlens_kv,  # [B + 1] i32 or None
     seqused_q,  # [B] i32 or None
     seqused_kv,  # [B] i32 or None
-    sinks,  # f32 or None, see _rows.row_sinks
+    block_table,  # [B, stride_table] i32 page ids or None
+    sinks,  # f32 or None, per head as _rows.row_values reads them
+    alibi_slopes,  # f32 or None, likewise
     # outputs
     out,  # rows as in q
     softmax_lse,  # f32 or None, natural log
-    part_acc,  # [slots, block_q, D] f32
+    part_acc,  # [slots, block_q, DV] f32
     part_max,  # [slots, block_q] f32
     part_sum,  # [slots, block_q] f32
     # plan
@@ -176,14 +100,20 @@ def attn_forward(
     num_aic,
     slots_per_section,
     # scalars
-    softmax_scale,
+    softmax_scale,  # times 2 / softcap with HAS_SOFTCAP
+    softcap,
     seqlen_q,
     seqlen_kv,
+    head_dim,  # columns of q and k, at most D
+    head_dim_v,  # columns of v and out, at most DV
     win_left,
     win_right,
     num_units,  # head units of a batch entry
     units_per_kv,  # head units that share one key/value head
-    # strides in elements: batch entry (b), packed token (t), head unit (n), row (r), key (s)
+    page_size,  # tokens of a page
+    # strides in elements: batch entry or page (b), packed token (t), head unit (n), row (r),
+    # key (s), fractal of the head dimension (d)
+    stride_table,
     stride_qb,
     stride_qt,
     stride_qn,
@@ -191,9 +121,11 @@ def attn_forward(
     stride_kb,
     stride_kn,
     stride_ks,
+    stride_kd,
     stride_vb,
     stride_vn,
     stride_vs,
+    stride_vd,
     stride_ob,
     stride_ot,
     stride_on,
@@ -202,18 +134,25 @@ def attn_forward(
     stride_lt,
     stride_ln,
     stride_lr,
-    stride_sink,
+    stride_head,  # units of sinks and of alibi_slopes
     # dimensions
     GROUP: tl.constexpr,
     D: tl.constexpr,
+    DV: tl.constexpr,
     BLOCK_Q: tl.constexpr,
     BLOCK_KV: tl.constexpr,
+    KV_STEP: tl.constexpr,
     # questions
     HEAD_MAJOR: tl.constexpr,
     HAS_RIGHT: tl.constexpr,
     HAS_LEFT: tl.constexpr,
     HAS_LIMIT: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    HAS_PADDED_D: tl.constexpr,
+    HAS_PADDED_DV: tl.constexpr,
     HAS_CUT_FLAGS: tl.constexpr,
+    IS_NZ: tl.constexpr,
+    LSE_HAS_SINK: tl.constexpr,
     PEEL_INTERIOR: tl.constexpr,
 ):
     """Attend the row blocks of one plan segment; one program per segment, no synchronisation."""
@@ -257,12 +196,12 @@ def attn_forward(
             BLOCK_Q,
         )
         tiles += 1
-        bn = tl.where(row_end >= rows, bn + 1, bn)
-        row = tl.where(row_end >= rows, 0, row_end)
+        bn, row = _next_tile(bn, row, row_end, rows)
 
     o_r = tl.arange(0, BLOCK_Q)
     o_key = tl.arange(0, BLOCK_KV)
     o_d = tl.arange(0, D)
+    o_dv = tl.arange(0, DV)
     bn = bn_first
     row = row_first
     for _ in range(tiles):
@@ -299,14 +238,15 @@ def attn_forward(
 
         # keys [lo, hi) are visible to at least one row of the tile
         delta = len_kv - len_q
-        right = pos + delta + win_right + 1
-        left = pos + delta - win_left
+        diagonal = pos + delta
+        right = diagonal + win_right + 1
+        left = diagonal - win_left
         lo = 0
         hi = len_kv
         if HAS_RIGHT:
             hi = tl.minimum(len_kv, pos_last + delta + win_right + 1)
         if HAS_LEFT:
-            lo = tl.maximum(left, 0) // BLOCK_KV * BLOCK_KV
+            lo = tl.maximum(left, 0) // KV_STEP * KV_STEP
 
         # the plan's cuts hold for all tiles of a row block
         is_first = may_cut_first * ((bn == bn_first) & (block_first == row_first)).to(tl.int32)
@@ -324,35 +264,55 @@ def attn_forward(
         s_hi = tl.where(valid > 0, s_hi, s_lo)
 
         base_q = row_offset(b, first_q, unit, unit_row, stride_qb, stride_qt, stride_qn, stride_qr)
-        kv = unit // units_per_kv
-        p_k = k + row_offset(b, first_kv, kv, 0 * kv, stride_kb, stride_ks, stride_kn, stride_ks)
-        p_v = v + row_offset(b, first_kv, kv, 0 * kv, stride_vb, stride_vs, stride_vn, stride_vs)
         m_row = o_r < valid
+        m_q = m_row[:, None]
+        m_out = m_row[:, None]
+        if HAS_PADDED_D:
+            m_q = m_q & (o_d < head_dim)[None, :]
+        if HAS_PADDED_DV:
+            m_out = m_out & (o_dv < head_dim_v)[None, :]
         p_q = q + base_q + o_r[:, None] * stride_qr + o_d[None, :]
-        b_q = tl.load(p_q, mask=m_row[:, None], other=0.0)
+        b_q = tl.load(p_q, mask=m_q, other=0.0)
+        b_slope = None
+        if alibi_slopes is not None:
+            b_slope = row_values(alibi_slopes, unit, unit_row, o_r, stride_head, GROUP, HEAD_MAJOR)
+
+        kv = (unit // units_per_kv).to(tl.int64)
+        p_k = k + kv * stride_kn
+        p_v = v + kv * stride_vn
+        pages = None
+        if block_table is None:
+            p_k += b.to(tl.int64) * stride_kb + first_kv.to(tl.int64) * stride_ks
+            p_v += b.to(tl.int64) * stride_vb + first_kv.to(tl.int64) * stride_vs
+        else:
+            pages = block_table + b.to(tl.int64) * stride_table
 
         m = tl.full([BLOCK_Q], MAX_START, tl.float32)
         l = tl.zeros([BLOCK_Q], tl.float32)
-        acc = tl.zeros([BLOCK_Q, D], tl.float32)
+        acc = tl.zeros([BLOCK_Q, DV], tl.float32)
         s_mid = s_lo
         if PEEL_INTERIOR:
             full_hi = s_hi
             if HAS_RIGHT:
                 full_hi = tl.minimum(s_hi, right)
-            s_mid = s_lo + tl.maximum(full_hi - s_lo, 0) // BLOCK_KV * BLOCK_KV
-            m, l, acc = _attend(
-                b_q, p_k, p_v, stride_ks, stride_vs, s_lo, s_mid, right, left, rel, softmax_scale,
-                m, l, acc, D, BLOCK_KV, HAS_RIGHT, HAS_LEFT, HAS_LIMIT, True,
+            s_mid = s_lo + tl.maximum(full_hi - s_lo, 0) // KV_STEP * KV_STEP
+            m, l, acc = attend(
+                b_q, m, l, acc, p_k, p_v, pages, s_lo, s_mid, page_size, stride_kb, stride_ks,
+                stride_kd, stride_vb, stride_vs, stride_vd, head_dim, head_dim_v, softmax_scale,
+                softcap, b_slope, rel, diagonal, right, left, D, DV, BLOCK_KV, KV_STEP, HAS_RIGHT,
+                HAS_LEFT, HAS_LIMIT, HAS_SOFTCAP, HAS_PADDED_D, HAS_PADDED_DV, IS_NZ, True,
             )  # fmt: skip
-        m, l, acc = _attend(
-            b_q, p_k, p_v, stride_ks, stride_vs, s_mid, s_hi, right, left, rel, softmax_scale,
-            m, l, acc, D, BLOCK_KV, HAS_RIGHT, HAS_LEFT, HAS_LIMIT, False,
+        m, l, acc = attend(
+            b_q, m, l, acc, p_k, p_v, pages, s_mid, s_hi, page_size, stride_kb, stride_ks,
+            stride_kd, stride_vb, stride_vs, stride_vd, head_dim, head_dim_v, softmax_scale,
+            softcap, b_slope, rel, diagonal, right, left, D, DV, BLOCK_KV, KV_STEP, HAS_RIGHT,
+            HAS_LEFT, HAS_LIMIT, HAS_SOFTCAP, HAS_PADDED_D, HAS_PADDED_DV, IS_NZ, False,
         )  # fmt: skip
 
         is_cut = is_first + is_last
         if is_cut > 0:
             slot_row = slot.to(tl.int64) * block_q + (row - block_first)
-            p_acc = part_acc + slot_row * D + o_r[:, None] * D + o_d[None, :]
+            p_acc = part_acc + slot_row * DV + o_r[:, None] * DV + o_dv[None, :]
             tl.store(p_acc, acc, mask=m_row[:, None])
             tl.store(part_max + slot_row + o_r, m, mask=m_row)
             tl.store(part_sum + slot_row + o_r, l, mask=m_row)
@@ -360,13 +320,16 @@ def attn_forward(
             m_keys = m
             l_keys = l
             if sinks is not None:
-                b_sink = row_sinks(sinks, unit, unit_row, o_r, stride_sink, GROUP, HEAD_MAJOR)
+                b_sink = row_values(sinks, unit, unit_row, o_r, stride_head, GROUP, HEAD_MAJOR)
                 m, l, acc = add_sink(m, l, acc, b_sink)
+                if LSE_HAS_SINK:
+                    m_keys = m
+                    l_keys = l
             base_o = row_offset(
                 b, first_q, unit, unit_row, stride_ob, stride_ot, stride_on, stride_or
             )
-            p_o = out + base_o + o_r[:, None] * stride_or + o_d[None, :]
-            tl.store(p_o, normalise(l, acc).to(out.dtype.element_ty), mask=m_row[:, None])
+            p_o = out + base_o + o_r[:, None] * stride_or + o_dv[None, :]
+            tl.store(p_o, normalise(l, acc).to(out.dtype.element_ty), mask=m_out)
             if softmax_lse is not None:
                 base_l = row_offset(
                     b, first_q, unit, unit_row, stride_lb, stride_lt, stride_ln, stride_lr
@@ -376,5 +339,4 @@ def attn_forward(
 
         block_done = (row_end >= rows) | (row_end >= block_first + block_q)
         slot += ((is_cut > 0) & block_done).to(tl.int32)
-        bn = tl.where(row_end >= rows, bn + 1, bn)
-        row = tl.where(row_end >= rows, 0, row_end)
+        bn, row = _next_tile(bn, row, row_end, rows)

@@ -8,10 +8,10 @@ import torch
 
 from fa_triton.attention.operands import (
     RowOperand,
+    head_table,
     lse_operand,
     output_operand,
     query_operand,
-    sink_table,
 )
 from fa_triton.attention.prepared import PreparedCall
 from fa_triton.launch import runner
@@ -35,7 +35,7 @@ class Workspace:
     """Un-normalised rows of cut row blocks.
 
     Attributes:
-        acc: ``[slots, block_q, D]`` fp32.
+        acc: ``[slots, block_q, DV]`` fp32, DV the columns of the tiles of v.
         max: ``[slots, block_q]`` fp32.
         sum: ``[slots, block_q]`` fp32.
     """
@@ -45,22 +45,31 @@ class Workspace:
     sum: torch.Tensor
 
     @staticmethod
-    def allocate(header: Header, head_dim: int, device: torch.device) -> Workspace:
+    def allocate(header: Header, columns: int, device: torch.device) -> Workspace:
         """Take memory for every slot of a plan, one at least."""
         slots = max(header.num_slots, 1)
         rows = (slots, header.block_q)
         return Workspace(
-            acc=torch.empty((*rows, head_dim), dtype=torch.float32, device=device),
+            acc=torch.empty((*rows, columns), dtype=torch.float32, device=device),
             max=torch.empty(rows, dtype=torch.float32, device=device),
             sum=torch.empty(rows, dtype=torch.float32, device=device),
         )
+
+
+@dataclass(frozen=True)
+class HeadTensors:
+    """Values per query head, fp32 ``[Nq]``; None where the call has none."""
+
+    sinks: torch.Tensor | None
+    alibi_slopes: torch.Tensor | None
 
 
 def run_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    sinks: torch.Tensor | None,
+    block_table: torch.Tensor | None,
+    heads: HeadTensors,
     lengths: Lengths,
     out: torch.Tensor,
     lse: torch.Tensor | None,
@@ -68,17 +77,16 @@ def run_attention(
     call: PreparedCall,
 ) -> None:
     """Write attention of q over k and v to ``out`` and ``lse`` as the plan ``table`` says."""
-    problem, header, units, tile = call.problem, call.header, call.units, call.tile
+    problem, header, units = call.problem, call.header, call.units
     rows_q = query_operand(q, problem, units)
     rows_out = output_operand(out, problem, units, call.needs_fill)
     rows_lse = None if lse is None else lse_operand(lse, problem, units, call.needs_fill)
-    sink_rows = max(tile.block_q, tile.combine_rows)
-    sink, stride_sink = (None, 0) if sinks is None else sink_table(sinks, units, sink_rows)
-    work = Workspace.allocate(header, problem.head_dim_v, q.device)
+    per_head, stride_head = _head_tables(heads, call)
+    work = Workspace.allocate(header, call.columns, q.device)
     shared = {
         "cu_seqlens_q": lengths.cu_seqlens_q,
         "seqused_q": lengths.seqused_q,
-        "sinks": sink,
+        "sinks": per_head["sinks"],
         "out": rows_out.tensor,
         "softmax_lse": None if rows_lse is None else rows_lse.tensor,
         "part_acc": work.acc,
@@ -89,17 +97,33 @@ def run_attention(
         "slots_per_section": header.slots_per_section,
         # a plan says how rows are addressed, which longer queries than planned would break
         "seqlen_q": min(_sequence_axis(problem), header.longest_q),
+        "head_dim_v": problem.head_dim_v,
         "num_units": units.num_units,
-        "stride_sink": stride_sink,
+        "stride_head": stride_head,
         **_row_stride_arguments("o", rows_out),
         **_row_stride_arguments("l", rows_lse),
     }
-    _forward(rows_q, k, v, lengths, shared, call)
+    keys = {"k": k, "v": v, "block_table": block_table, "alibi_slopes": per_head["alibi_slopes"]}
+    _forward(rows_q, keys, lengths, shared, call)
     if header.is_fd:
         _combine(shared, call)
     rows_out.deliver()
     if rows_lse is not None:
         rows_lse.deliver()
+
+
+def _head_tables(
+    heads: HeadTensors, call: PreparedCall
+) -> tuple[dict[str, torch.Tensor | None], int]:
+    """Values per head as the kernels read them, and the stride of their units."""
+    tables: dict[str, torch.Tensor | None] = {}
+    stride = 0
+    for name, values in vars(heads).items():
+        tables[name] = None
+        if values is not None:
+            rows = max(call.tile.block_q, call.tile.combine_rows)
+            tables[name], stride = head_table(values, call.units, rows)
+    return tables, stride
 
 
 def _sequence_axis(problem: AttnProblem) -> int:
@@ -109,8 +133,7 @@ def _sequence_axis(problem: AttnProblem) -> int:
 
 def _forward(
     rows_q: RowOperand,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    keys: dict[str, torch.Tensor | None],
     lengths: Lengths,
     shared: dict[str, object],
     call: PreparedCall,
@@ -119,27 +142,26 @@ def _forward(
 
     problem, header = call.problem, call.header
     win_left, win_right = problem.window
-    by_k, by_v = strides(k, problem.layout_kv), strides(v, problem.layout_kv)
+    block_table = keys["block_table"]
     runner(attn_forward)[(header.num_sections * header.num_aic,)](
         q=rows_q.tensor,
-        k=k,
-        v=v,
         cu_seqlens_kv=lengths.cu_seqlens_kv,
         seqused_kv=lengths.seqused_kv,
         block_kv=header.block_kv,
         num_aic=header.num_aic,
-        softmax_scale=problem.softmax_scale,
+        softmax_scale=call.logit_scale,
+        softcap=problem.softcap,
         seqlen_kv=problem.total_kv if problem.layout_kv == "TND" else problem.seqlen_kv,
+        head_dim=problem.head_dim,
         win_left=win_left,
         win_right=win_right,
         units_per_kv=call.units.units_per_kv,
-        stride_kb=by_k.outer,
-        stride_kn=by_k.head,
-        stride_ks=by_k.token,
-        stride_vb=by_v.outer,
-        stride_vn=by_v.head,
-        stride_vs=by_v.token,
+        page_size=problem.page_size,
+        stride_table=0 if block_table is None else block_table.stride(0),
+        **_key_stride_arguments("k", keys["k"], problem.layout_kv),
+        **_key_stride_arguments("v", keys["v"], problem.layout_kv),
         **_row_stride_arguments("q", rows_q),
+        **keys,
         **shared,
         **dict(call.forward.constants),
         variant=call.forward.key,
@@ -154,10 +176,21 @@ def _combine(shared: dict[str, object], call: PreparedCall) -> None:
         ranges_word=header.vectors_offset,
         tasks_word=header.vectors_offset if header.is_section_stream_k else header.tasks_offset,
         num_aiv=header.num_aiv,
+        planned_columns=call.problem.head_dim,
         **shared,
         **dict(call.combine.constants),
         variant=call.combine.key,
     )
+
+
+def _key_stride_arguments(name: str, tensor: torch.Tensor, layout: str) -> dict[str, int]:
+    by = strides(tensor, layout)
+    return {
+        f"stride_{name}b": by.outer,
+        f"stride_{name}n": by.head,
+        f"stride_{name}s": by.token,
+        f"stride_{name}d": by.fractal,
+    }
 
 
 def _row_stride_arguments(name: str, rows: RowOperand | None) -> dict[str, int]:

@@ -84,16 +84,16 @@ def lse_operand(lse: torch.Tensor, problem: AttnProblem, units: RowUnits, fill: 
     return RowOperand(rows, _packed_strides(rows.unsqueeze(-1), problem.layout_q), target)
 
 
-def sink_table(sinks: torch.Tensor, units: RowUnits, rows: int) -> tuple[torch.Tensor, int]:
-    """Sink logits as the kernels read them, and the stride between units.
+def head_table(values: torch.Tensor, units: RowUnits, rows: int) -> tuple[torch.Tensor, int]:
+    """Values per query head as the kernels read them, and the stride between units.
 
     Merged rows run through the heads of a group again and again: the table repeats them over
     ``rows`` rows and one group more, so that a tile may start at any head.
     """
     if units.kind in (RowKind.ONE_HEAD, RowKind.HEAD_MAJOR):
-        return sinks.contiguous(), 1
+        return values.contiguous(), 1
     repeats = -(-rows // units.group) + 1
-    table = sinks.view(units.num_units, units.group).repeat(1, repeats)
+    table = values.view(units.num_units, units.group).repeat(1, repeats)
     return table, table.shape[1]
 
 

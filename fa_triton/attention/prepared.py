@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fa_triton.attention.plans import tile_for
 from fa_triton.attention.rows import RowUnits, row_units
-from fa_triton.attention.tiles import dtype_class, fit_to_plan
+from fa_triton.attention.tiles import dtype_class, fit_to_pages, fit_to_plan, padded_dims
 from fa_triton.attention.variants import KernelForm, combine_form, forward_form
 from fa_triton.planner.table import Header
 from fa_triton.problem import AttnProblem
@@ -25,6 +25,8 @@ class PreparedCall:
         tile: Tiles that divide the plan's blocks.
         forward: Form of the forward kernel.
         combine: Form of the combine kernel.
+        columns: Columns of a tile of v, and of a row of the workspace.
+        logit_scale: Factor on q·k in the kernel: twice over the soft cap where there is one.
         needs_fill: Whether some row of the result may lie in no row block that the plan visits.
     """
 
@@ -34,6 +36,8 @@ class PreparedCall:
     tile: TileConfig
     forward: KernelForm
     combine: KernelForm
+    columns: int
+    logit_scale: float
     needs_fill: bool
 
 
@@ -43,14 +47,20 @@ def prepare(problem: AttnProblem, header: Header) -> PreparedCall:
     units = row_units(problem, header)
     rows = header.longest_q * units.kernel_group
     tile = tile_for(problem, problem.device, dtype_class(problem.dtype), rows)
-    tile = fit_to_plan(tile, header)
+    if problem.is_paged:
+        tile, step = fit_to_pages(tile, header, problem.page_size)
+    else:
+        tile = fit_to_plan(tile, header)
+        step = tile.block_kv
     return PreparedCall(
         problem=problem,
         header=header,
         units=units,
         tile=tile,
-        forward=forward_form(problem, header, units, tile),
+        forward=forward_form(problem, header, units, tile, step),
         combine=combine_form(problem, header, units, tile),
+        columns=padded_dims(problem.head_dim, problem.head_dim_v)[1],
+        logit_scale=problem.softmax_scale * (2 / problem.softcap if problem.softcap else 1),
         needs_fill=_rows_may_stay_unvisited(problem),
     )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
 import torch
 
+from fa_triton.problem import AttnProblem
 from fa_triton.targets import target
 
 if TYPE_CHECKING:
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from fa_triton.planner.table import Header
     from fa_triton.problem import BatchProblem
     from fa_triton.tile_config import DtypeClass, MaskClass, TileConfig
+
+# Columns that a matrix product needs at least.
+MIN_DIM = 16
 
 
 def tile_device(info: DeviceInfo) -> str:
@@ -33,6 +38,21 @@ def mask_class(problem: BatchProblem) -> MaskClass:
     return "causal" if problem.has_right_window else "none"
 
 
+def tile_dim(problem: BatchProblem) -> int:
+    """Head dim that the tiles of a problem are chosen for; a plan does not know that of v."""
+    head_dim_v = problem.head_dim_v if isinstance(problem, AttnProblem) else problem.head_dim
+    return padded_dims(problem.head_dim, head_dim_v)[0]
+
+
+def padded_dims(head_dim: int, head_dim_v: int) -> tuple[int, int]:
+    """Columns (D, DV) of the tiles of q and k, and of v: powers of two that hold the head dims.
+
+    DV is D or half of it, so that few forms serve all pairs.
+    """
+    dim = max(_power_of_two(head_dim), _power_of_two(head_dim_v))
+    return dim, max(_power_of_two(head_dim_v), dim // 2, MIN_DIM)
+
+
 def kv_step(page_size: int, block_kv: int) -> int:
     """Keys per tile on pages: the largest multiple of 16 that divides them, ``block_kv`` at most.
 
@@ -44,15 +64,32 @@ def kv_step(page_size: int, block_kv: int) -> int:
 
 
 def fit_to_plan(tile: TileConfig, header: Header) -> TileConfig:
-    """Cut tiles down so that plan blocks are multiples of them.
-
-    Raises:
-        ValueError: The block sizes of the plan are no multiples of a power of two of at least 16
-            keys or of any number of rows.
-    """
+    """Cut tiles down so that plan blocks are multiples of them."""
     block_q = _largest_divisor(header.block_q, tile.block_q)
     block_kv = _largest_divisor(header.block_kv, tile.block_kv)
     return msgspec.structs.replace(tile, block_q=block_q, block_kv=block_kv)
+
+
+def fit_to_pages(tile: TileConfig, header: Header, page_size: int) -> tuple[TileConfig, int]:
+    """Cut tiles down so that none crosses a page or a block of the plan.
+
+    Returns:
+        The tile, and the keys that it advances by: fewer than ``block_kv`` where these are no power
+        of two.
+    """
+    step = kv_step(math.gcd(page_size, header.block_kv), tile.block_kv)
+    block_q = _largest_divisor(header.block_q, tile.block_q)
+    block_kv = 1 << (step - 1).bit_length()
+    peel = tile.peel_interior and step == block_kv
+    tile = msgspec.structs.replace(
+        tile, block_q=block_q, block_kv=block_kv, peel_interior=peel
+    )
+    return tile, step
+
+
+def _power_of_two(head_dim: int) -> int:
+    """The smallest power of two that holds a head dim and fits a matrix product."""
+    return max(1 << (head_dim - 1).bit_length(), MIN_DIM)
 
 
 def _largest_divisor(block: int, tile: int) -> int:

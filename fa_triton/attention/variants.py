@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fa_triton.attention.tiles import padded_dims
+
 if TYPE_CHECKING:
     from fa_triton.attention.rows import RowUnits
     from fa_triton.planner.table import Header
@@ -25,7 +27,9 @@ FORWARD_TENSORS = (
     "cu_seqlens_kv",
     "seqused_q",
     "seqused_kv",
+    "block_table",
     "sinks",
+    "alibi_slopes",
     "softmax_lse",
 )
 COMBINE_TENSORS = ("cu_seqlens_q", "seqused_q", "sinks", "softmax_lse")
@@ -51,48 +55,57 @@ class KernelForm:
 
 
 def forward_constants(
-    problem: AttnProblem, header: Header, units: RowUnits, tile: TileConfig
+    problem: AttnProblem, header: Header, units: RowUnits, tile: TileConfig, kv_step: int
 ) -> dict[str, int | bool]:
     """Compile-time arguments of ``attn_forward``."""
     win_left, win_right = problem.window
+    dim, dim_v = padded_dims(problem.head_dim, problem.head_dim_v)
     # the one query position of a decode row never sees past its last key
     has_right = win_right >= 0 and header.longest_q > 1
     return {
         "GROUP": units.kernel_group,
-        "D": problem.head_dim,
+        "D": dim,
+        "DV": dim_v,
         "BLOCK_Q": tile.block_q,
         "BLOCK_KV": tile.block_kv,
+        "KV_STEP": kv_step,
         "HEAD_MAJOR": units.is_head_major,
         "HAS_RIGHT": has_right,
         "HAS_LEFT": win_left >= 0,
         # a causal bound hides the keys behind the last one as well
-        "HAS_LIMIT": not has_right or win_right > 0,
+        "HAS_LIMIT": not has_right or win_right > 0 or kv_step < tile.block_kv,
+        "HAS_SOFTCAP": problem.softcap > 0,
+        "HAS_PADDED_D": problem.head_dim < dim,
+        "HAS_PADDED_DV": problem.head_dim_v < dim_v,
         "HAS_CUT_FLAGS": not header.is_section_stream_k,
+        "IS_NZ": problem.layout_kv == "PA_NZ",
+        "LSE_HAS_SINK": problem.lse_includes_sink,
         "PEEL_INTERIOR": tile.peel_interior,
     }
 
 
 def combine_constants(
-    head_dim: int, has_task_list: bool, units: RowUnits, tile: TileConfig
+    head_dim_v: int, columns: int, has_task_list: bool, units: RowUnits, tile: TileConfig
 ) -> dict[str, int | bool]:
-    """Compile-time arguments of ``attn_combine``."""
+    """Compile-time arguments of ``attn_combine`` for ``head_dim_v`` of ``columns`` columns."""
     return {
         "GROUP": units.kernel_group,
-        "D": head_dim,
+        "DV": columns,
         "BLOCK_R": tile.combine_rows,
         "BLOCK_S": tile.combine_slots,
         # a task of the list covers whole rows or halves of rows
-        "BLOCK_D": head_dim // 2 if has_task_list else head_dim,
+        "BLOCK_D": columns // 2 if has_task_list else columns,
         "HEAD_MAJOR": units.is_head_major,
+        "HAS_PADDED_DV": head_dim_v < columns,
         "HAS_TASK_LIST": has_task_list,
     }
 
 
 def forward_form(
-    problem: AttnProblem, header: Header, units: RowUnits, tile: TileConfig
+    problem: AttnProblem, header: Header, units: RowUnits, tile: TileConfig, kv_step: int
 ) -> KernelForm:
     """Form of ``attn_forward`` that a call runs."""
-    constants = forward_constants(problem, header, units, tile)
+    constants = forward_constants(problem, header, units, tile, kv_step)
     return _form("attn_forward", problem, constants, FORWARD_TENSORS)
 
 
@@ -100,8 +113,11 @@ def combine_form(
     problem: AttnProblem, header: Header, units: RowUnits, tile: TileConfig
 ) -> KernelForm:
     """Form of ``attn_combine`` that a call runs."""
-    has_task_list = not header.is_section_stream_k
-    constants = combine_constants(problem.head_dim_v, has_task_list, units, tile)
+    columns = padded_dims(problem.head_dim, problem.head_dim_v)[1]
+    constants = combine_constants(
+        problem.head_dim_v, columns, not header.is_section_stream_k, units, tile
+    )
+    constants["LSE_HAS_SINK"] = problem.lse_includes_sink
     return _form("attn_combine", problem, constants, COMBINE_TENSORS)
 
 
@@ -116,7 +132,9 @@ def _form(
         "cu_seqlens_kv": problem.has_cu_seqlens_kv,
         "seqused_q": problem.has_seqused_q,
         "seqused_kv": problem.has_seqused_kv,
+        "block_table": problem.is_paged,
         "sinks": problem.has_sinks,
+        "alibi_slopes": problem.has_alibi_slopes,
         "softmax_lse": problem.return_softmax_lse,
     }
     dtype = DTYPE_NAMES[str(problem.dtype).removeprefix("torch.")]
