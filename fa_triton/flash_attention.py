@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fa_triton.attention.kernels import Lengths, run_attention
+from fa_triton.attention.kernels import HeadTensors, Lengths, run_attention
 from fa_triton.attention.metadata import check_planned_lengths, read_metadata
 from fa_triton.attention.plans import PlanOptions, plan_call
 from fa_triton.attention.prepared import prepare
@@ -13,6 +13,7 @@ from fa_triton.device import cpu_mode
 from fa_triton.problem import AttnProblem
 from fa_triton.validation import (
     check_has_memory,
+    lengths_to_plan,
     resolve_lengths,
     validate_flash_attn,
     validate_metadata,
@@ -32,6 +33,7 @@ def flash_attn_metadata(
     batch_size: int | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_kv: int | None = None,
+    page_size: int | None = None,
     mask_mode: int | None = 0,
     win_left: int | None = -1,
     win_right: int | None = -1,
@@ -57,10 +59,11 @@ def flash_attn_metadata(
         seqused_q: Actual query lengths ``[B]``, int32.
         seqused_kv: Actual key lengths ``[B]``, int32.
         batch_size: Number of sequences B, where no tensor tells it.
-        max_seqlen_q: Upper bound of the query lengths; the sequence axis of a dense q without
-            ``seqused_q``.
-        max_seqlen_kv: Upper bound of the key lengths; the sequence axis of dense keys without
-            ``seqused_kv``.
+        max_seqlen_q: Upper bound of the query lengths. Where no tensor gives them, every sequence
+            is planned at this length: the sequence axis of a dense q, or any bound for TND.
+        max_seqlen_kv: Upper bound of the key lengths, likewise, also for pages.
+        page_size: Tokens of one page of a paged layout; the plan then cuts keys where the kernels
+            can.
         mask_mode: 0 none, 3 causal, 4 window; aligned bottom-right.
         win_left: Visible keys left of the diagonal in mode 4, -1 unlimited.
         win_right: Visible keys right of the diagonal in mode 4, -1 unlimited.
@@ -72,7 +75,8 @@ def flash_attn_metadata(
         num_aiv: Vector cores to plan for, None for two per matrix core.
         block_q: Rows of a plan block, None for the planner's choice.
         block_kv: Keys of a plan block, None for the planner's choice.
-        batch_invariant: Whether a sequence's result must not depend on the rest of the batch.
+        batch_invariant: Whether a sequence's result must not depend on the rest of the batch; the
+            same in the call of ``flash_attn``.
         device: Where the table goes; None for that of the length tensors, else torch's default.
 
     Returns:
@@ -84,9 +88,11 @@ def flash_attn_metadata(
         NotImplementedError: A meaningful request that is not built.
 
     Notes:
-        Host sync: length tensors on a device are copied to the host. Nothing is mutated.
-        ``section_stream_k`` with a left window assumes the very lengths it was given; every other
-        table stays right when lengths on the device shrink. Source: CANN ``flash_attn_metadata``.
+        Host sync: length tensors on a device are copied to the host; without them there is none.
+        A table serves all lengths up to the planned ones: ``flash_attn`` takes the actual lengths
+        from its own tensors on the device (graph replay). The exception is ``section_stream_k``
+        with a left window, which assumes the very lengths it was given. Nothing is mutated.
+        Source: CANN ``flash_attn_metadata``.
     """
     problem = validate_metadata(
         num_heads_q,
@@ -99,6 +105,7 @@ def flash_attn_metadata(
         batch_size=batch_size,
         max_seqlen_q=max_seqlen_q,
         max_seqlen_kv=max_seqlen_kv,
+        page_size=page_size,
         mask_mode=mask_mode,
         win_left=win_left,
         win_right=win_right,
@@ -176,8 +183,9 @@ def flash_attn(
         mask_mode: 0 none, 3 causal, 4 window; aligned bottom-right by actual lengths.
         win_left: Visible keys left of the diagonal in mode 4, -1 unlimited.
         win_right: Visible keys right of the diagonal in mode 4, -1 unlimited.
-        max_seqlen_q: Upper bound of the query lengths, -1 unknown.
-        max_seqlen_kv: Upper bound of the key lengths, -1 unknown.
+        max_seqlen_q: Upper bound of the query lengths, -1 unknown; without ``metadata`` on an
+            accelerator what is planned for.
+        max_seqlen_kv: Upper bound of the key lengths, likewise.
         layout_q: Layout of q.
         layout_kv: Layout of k and v: that of q.
         layout_out: Layout of the result: that of q, or BSND for BNSD queries.
@@ -198,8 +206,9 @@ def flash_attn(
         NotImplementedError: A meaningful request that is not built.
 
     Notes:
-        Bitwise reproducible for one plan. Host sync: only without ``metadata``, to copy length
-        tensors from a device, and to read the header of a copied table after a write to it.
+        Bitwise reproducible for one plan. Host sync: to copy length tensors from a device if there
+        is neither ``metadata`` nor ``max_seqlen`` for each side that has them, and to read the
+        header of a copied table after a write to it.
         Nothing is mutated. Query tokens past the longest planned query count as padding.
         ``FA_TRITON_CHECK_VALUES=1`` checks lengths on the device too, with a sync. A non-finite
         value in a key or value row reaches every row of the tile that loads it, also rows that do
@@ -237,9 +246,12 @@ def flash_attn(
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_has_memory(name, tensor)
     if q.device.type == "cpu" and cpu_mode() == "reference":
-        return _on_reference(q, k, v, sinks, lengths, problem)
+        return _on_reference(
+            q, k, v, problem, block_table=block_table, sinks=sinks, alibi_slopes=alibi_slopes,
+            **vars(lengths),
+        )  # fmt: skip
     if metadata is None:
-        host_lengths = resolve_lengths(problem, **vars(lengths))
+        host_lengths = lengths_to_plan(problem, q.device, **vars(lengths))
         planned = plan_call(problem, host_lengths, q.device, dtype_class(problem.dtype))
     else:
         planned = read_metadata(metadata, problem)
@@ -250,7 +262,8 @@ def flash_attn(
     lse = None
     if problem.return_softmax_lse:
         lse = torch.empty(problem.lse_shape, dtype=torch.float32, device=q.device)
-    run_attention(q, k, v, sinks, lengths, out, lse, planned.table, call)
+    heads = HeadTensors(sinks, alibi_slopes)
+    run_attention(q, k, v, block_table, heads, lengths, out, lse, planned.table, call)
     return out, torch.zeros(1, dtype=torch.float32, device=q.device) if lse is None else lse
 
 
@@ -258,9 +271,8 @@ def _on_reference(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    sinks: torch.Tensor | None,
-    lengths: Lengths,
     problem: AttnProblem,
+    **tensors: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Answer from the eager oracle, rounded to the dtype of q."""
     from fa_triton.reference import flash_attn_reference
@@ -269,8 +281,7 @@ def _on_reference(
         q,
         k,
         v,
-        **vars(lengths),
-        sinks=sinks,
+        **tensors,
         softmax_scale=problem.softmax_scale,
         mask_mode=problem.mask_mode,
         win_left=problem.win_left,
@@ -281,5 +292,7 @@ def _on_reference(
         layout_kv=problem.layout_kv,
         layout_out=problem.layout_out,
         return_softmax_lse=problem.return_softmax_lse,
+        softcap=problem.softcap,
+        lse_includes_sink=problem.lse_includes_sink,
     )
     return out.to(q.dtype), lse.float()

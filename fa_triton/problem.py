@@ -46,7 +46,7 @@ class AttnOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What :class:`BatchProblem` says about the lengths of q, or of k and v."""
+    """What a :class:`BatchProblem` says about the lengths of q, or of k and v."""
 
     name: SideName
     layout: str
@@ -55,6 +55,11 @@ class Side:
     max_seqlen: int
     has_cu_seqlens: bool
     has_seqused: bool
+
+    @property
+    def has_length_tensors(self) -> bool:
+        """Whether tensors say the lengths; else all are the sequence axis."""
+        return self.has_cu_seqlens or self.has_seqused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +81,7 @@ class BatchProblem:
         total_kv: T of TND, else ``batch_size * seqlen_kv``; -1 where unknown.
         max_seqlen_q: The argument, an upper bound; -1 where not given.
         max_seqlen_kv: The argument, an upper bound; -1 where not given.
+        page_size: Tokens of one page; 0 without pages, or where a plan does not know it.
         mask_mode: 0 none, 3 causal, 4 window.
         win_left: Keys visible left of the diagonal in mode 4, -1 unlimited.
         win_right: Keys visible right of the diagonal in mode 4, -1 unlimited.
@@ -99,6 +105,7 @@ class BatchProblem:
     total_kv: int
     max_seqlen_q: int
     max_seqlen_kv: int
+    page_size: int
     mask_mode: int
     win_left: int
     win_right: int
@@ -172,7 +179,6 @@ class AttnProblem(BatchProblem):
         dtype: Of q, k, v and the result.
         device: Of every tensor.
         softmax_scale: Factor on q·k.
-        page_size: Tokens of one page, 0 without pages.
         has_sinks: Whether every query head has an attention sink.
         has_alibi_slopes: Whether logits get a linear distance bias.
         softcap: Bound of the logits by ``softcap * tanh(logit / softcap)``, 0 for none.
@@ -184,7 +190,6 @@ class AttnProblem(BatchProblem):
     dtype: torch.dtype
     device: torch.device
     softmax_scale: float
-    page_size: int
     has_sinks: bool
     has_alibi_slopes: bool
     softcap: float

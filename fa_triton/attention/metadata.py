@@ -76,6 +76,7 @@ def read_metadata(metadata: torch.Tensor, problem: BatchProblem) -> PlannedCall:
         layout_q=problem.layout_q,
         layout_out=problem.layout_out,
     )
+    _check_invariance(problem, header)
     if problem.seqlen_q > header.longest_q >= 0 and not (
         problem.has_cu_seqlens_q or problem.has_seqused_q
     ):
@@ -85,6 +86,16 @@ def read_metadata(metadata: torch.Tensor, problem: BatchProblem) -> PlannedCall:
         )
     _check_exact_lengths(problem, header)
     return PlannedCall(metadata, header)
+
+
+def _check_invariance(problem: BatchProblem, header: Header) -> None:
+    """A plan and a call must agree on batch invariance: it is a property of both together."""
+    if problem.batch_invariant != header.batch_invariant:
+        raise ValueError(
+            f"`metadata` must be made for the batch_invariant={problem.batch_invariant} of the "
+            f"call, got a table for batch_invariant={header.batch_invariant}; pass the same value "
+            "to flash_attn_metadata and flash_attn"
+        )
 
 
 def _check_exact_lengths(problem: BatchProblem, header: Header) -> None:

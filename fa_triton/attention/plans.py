@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from fa_triton.attention.metadata import KnownHeader, PlannedCall
-from fa_triton.attention.rows import merged_rows, plans_one_head
-from fa_triton.attention.tiles import mask_class, tile_device
+from fa_triton.attention.rows import INVARIANT_ROWS, merged_rows, plans_one_head
+from fa_triton.attention.tiles import kv_step, mask_class, tile_device, tile_dim
 from fa_triton.device import device_info
 from fa_triton.planner import AttnWork, make_plan
 from fa_triton.planner.table import encode, read_header
@@ -88,10 +88,15 @@ def plan_call(
 def tile_for(
     problem: BatchProblem, device: torch.device, dtype: DtypeClass, rows: int
 ) -> TileConfig:
-    """Tiles of a problem whose longest head unit has ``rows`` rows."""
+    """Tiles of a problem whose longest head unit has ``rows`` rows.
+
+    A batch-invariant problem ignores them: they depend on other sequences.
+    """
+    if problem.batch_invariant:
+        rows = INVARIANT_ROWS
     return choose_tile(
         TileKey(
-            tile_device(device_info(device)), problem.head_dim, dtype, mask_class(problem), rows
+            tile_device(device_info(device)), tile_dim(problem), dtype, mask_class(problem), rows
         )
     )
 
@@ -122,10 +127,10 @@ def _plan(
     )
     block_q, block_kv, one_head = options.block_q, options.block_kv, False
     if options.planner == "balanced":
-        rows = merged_rows(problem, q_lens)
-        tile = tile_for(problem, device, dtype, rows)
-        one_head = plans_one_head(problem, q_lens, block_q or tile.block_q)
-        block_q, block_kv = block_q or tile.block_q, block_kv or tile.block_kv
+        tile = tile_for(problem, device, dtype, merged_rows(problem, q_lens))
+        block_q = block_q or tile.block_q
+        block_kv = block_kv or _key_block(tile.block_kv, problem.page_size)
+        one_head = _one_head_rows(problem, q_lens, block_q)
     plan = make_plan(
         options.planner,
         work,
@@ -134,6 +139,7 @@ def _plan(
         block_q=block_q,
         block_kv=block_kv,
         one_head_rows=one_head,
+        batch_invariant=problem.batch_invariant,
     )
     words = encode(plan)
     # an inference tensor would not count the writes to it
@@ -142,6 +148,21 @@ def _plan(
     header = read_header(words)
     KnownHeader.remember(table, header)
     return PlannedCall(table, header)
+
+
+def _key_block(tile_kv: int, page_size: int) -> int:
+    """Keys of a plan block: on pages a multiple of the keys that a kernel takes at once."""
+    if not page_size:
+        return tile_kv
+    step = kv_step(page_size, tile_kv)
+    return step * max(1, tile_kv // step)
+
+
+def _one_head_rows(problem: BatchProblem, q_lens: np.ndarray, block_q: int) -> bool:
+    """Whether to cut each query head alone; other sequences may not change that if invariant."""
+    if problem.batch_invariant:
+        return problem.group == 1
+    return plans_one_head(problem, q_lens, block_q)
 
 
 def _identity(problem: BatchProblem) -> tuple[object, ...]:
@@ -158,4 +179,6 @@ def _identity(problem: BatchProblem) -> tuple[object, ...]:
         problem.layout_out,
         problem.max_seqlen_q,
         problem.max_seqlen_kv,
+        problem.page_size,
+        problem.batch_invariant,
     )

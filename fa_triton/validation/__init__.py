@@ -7,6 +7,7 @@ from fa_triton.validation.attention import validate_flash_attn
 from fa_triton.validation.length_values import (
     bound_lengths,
     check_lengths_on_host,
+    lengths_to_plan,
     resolve_lengths,
     value_checks_enabled,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "bound_lengths",
     "check_has_memory",
     "check_lengths_on_host",
+    "lengths_to_plan",
     "resolve_lengths",
     "validate_flash_attn",
     "validate_metadata",

@@ -5,9 +5,14 @@ from __future__ import annotations
 import torch
 
 from fa_triton.layout import is_paged
-from fa_triton.problem import AttnProblem
+from fa_triton.problem import AttnProblem, Side
+from fa_triton.validation.batch import describe_batch
 from fa_triton.validation.layouts import check_layouts
-from fa_triton.validation.lengths import SideLengths, check_length_tensors, common_batch_size
+from fa_triton.validation.lengths import (
+    check_length_tensors,
+    common_batch_size,
+    require_length_tensors,
+)
 from fa_triton.validation.masks import check_mask
 from fa_triton.validation.pages import check_pages
 from fa_triton.validation.scalars import as_flag, as_float, as_max_seqlen
@@ -97,6 +102,8 @@ def validate_flash_attn(
 
     q_lengths = check_length_tensors("q", layouts.q, cu_seqlens_q, seqused_q, device)
     kv_lengths = check_length_tensors("kv", layouts.kv, cu_seqlens_kv, seqused_kv, device)
+    require_length_tensors("q", layouts.q, q_lengths)
+    require_length_tensors("kv", layouts.kv, kv_lengths)
     packed_q, packed_kv = layouts.q == "TND", layouts.kv == "TND"
     paged = is_paged(layouts.kv)
     batch_size = common_batch_size(
@@ -128,35 +135,44 @@ def validate_flash_attn(
 
     seqlen_q = max_q if packed_q else q_extents.tokens
     seqlen_kv = pages.capacity if paged else max_kv if packed_kv else k_extents.tokens
-    _check_known_length("q", max_q, seqlen_q, q_lengths)
-    _check_known_length("kv", max_kv, seqlen_kv, kv_lengths)
-    problem = AttnProblem(
+    q_side = Side(
+        name="q",
+        layout=layouts.q,
+        seqlen=seqlen_q,
+        total=q_extents.tokens if packed_q else batch_size * seqlen_q,
+        max_seqlen=max_q,
+        has_cu_seqlens=q_lengths.has_cu_seqlens,
+        has_seqused=q_lengths.has_seqused,
+    )
+    kv_side = Side(
+        name="kv",
+        layout=layouts.kv,
+        seqlen=seqlen_kv,
+        total=k_extents.tokens if packed_kv else batch_size * seqlen_kv,
+        max_seqlen=max_kv,
+        has_cu_seqlens=kv_lengths.has_cu_seqlens,
+        has_seqused=kv_lengths.has_seqused,
+    )
+    _check_known_length(q_side)
+    _check_known_length(kv_side)
+    batch = describe_batch(
+        q_side,
+        kv_side,
         batch_size=batch_size,
         num_heads_q=num_heads_q,
         num_heads_kv=k_extents.heads,
         head_dim=q_extents.head_dim,
-        head_dim_v=v_extents.head_dim,
-        layout_q=layouts.q,
-        layout_kv=layouts.kv,
         layout_out=layouts.out,
-        seqlen_q=seqlen_q,
-        seqlen_kv=seqlen_kv,
-        total_q=q_extents.tokens if packed_q else batch_size * seqlen_q,
-        total_kv=k_extents.tokens if packed_kv else batch_size * seqlen_kv,
-        max_seqlen_q=max_q,
-        max_seqlen_kv=max_kv,
-        mask_mode=mask.mode,
-        win_left=mask.win_left,
-        win_right=mask.win_right,
-        has_cu_seqlens_q=q_lengths.has_cu_seqlens,
-        has_cu_seqlens_kv=kv_lengths.has_cu_seqlens,
-        has_seqused_q=q_lengths.has_seqused,
-        has_seqused_kv=kv_lengths.has_seqused,
+        page_size=pages.page_size,
+        mask=mask,
         batch_invariant=as_flag("batch_invariant", batch_invariant),
+    )
+    problem = AttnProblem(
+        **vars(batch),
+        head_dim_v=v_extents.head_dim,
         dtype=q.dtype,
         device=device,
         softmax_scale=as_float("softmax_scale", softmax_scale),
-        page_size=pages.page_size,
         has_sinks=sinks is not None,
         has_alibi_slopes=alibi_slopes is not None,
         softcap=_check_softcap(softcap),
@@ -168,12 +184,12 @@ def validate_flash_attn(
     return problem
 
 
-def _check_known_length(side: str, max_seqlen: int, seqlen: int, lengths: SideLengths) -> None:
+def _check_known_length(side: Side) -> None:
     """An upper bound must not lie below a length that the host knows."""
-    exact = not lengths.has_cu_seqlens and not lengths.has_seqused
-    if exact and 0 <= max_seqlen < seqlen:
+    if not side.has_length_tensors and 0 <= side.max_seqlen < side.seqlen:
         raise ValueError(
-            f"`max_seqlen_{side}` must be at least the sequence axis {seqlen}, got {max_seqlen}"
+            f"`max_seqlen_{side.name}` must be at least the sequence axis {side.seqlen}, "
+            f"got {side.max_seqlen}"
         )
 
 

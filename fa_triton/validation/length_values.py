@@ -70,6 +70,38 @@ def resolve_lengths(
     )
 
 
+def lengths_to_plan(
+    problem: BatchProblem,
+    device: torch.device,
+    *,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_kv: torch.Tensor | None = None,
+    seqused_q: torch.Tensor | None = None,
+    seqused_kv: torch.Tensor | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths to plan a call of ``flash_attn`` for.
+
+    On an accelerator the ``max_seqlen`` arguments stand for the length tensors, without a
+    synchronisation, if every side that has such tensors has that bound. Otherwise the tensors are
+    read.
+
+    Returns:
+        Query lengths and key lengths, int64 ``[B]``.
+    """
+    sides = (problem.side("q"), problem.side("kv"))
+    if device.type != "cpu" and all(
+        side.max_seqlen >= 0 for side in sides if side.has_length_tensors
+    ):
+        return bound_lengths(problem)
+    return resolve_lengths(
+        problem,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_kv=cu_seqlens_kv,
+        seqused_q=seqused_q,
+        seqused_kv=seqused_kv,
+    )
+
+
 def bound_lengths(problem: BatchProblem) -> tuple[np.ndarray, np.ndarray]:
     """Upper bounds of all lengths from host integers alone, for a plan without a synchronisation.
 

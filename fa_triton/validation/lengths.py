@@ -23,12 +23,9 @@ class SideLengths:
 def check_length_tensors(
     side: SideName, layout: str, cu_seqlens: object, seqused: object, device: torch.device | None
 ) -> SideLengths:
-    """Check ``cu_seqlens`` and ``seqused`` of one side against its layout."""
-    packed = layout == "TND"
+    """Check ``cu_seqlens`` and ``seqused`` of one side against its layout, where they are given."""
     batch_size: int | None = None
-    if packed and cu_seqlens is None:
-        raise ValueError(f"`cu_seqlens_{side}` must be given with layout_{side}='TND', got None")
-    if not packed and cu_seqlens is not None:
+    if layout != "TND" and cu_seqlens is not None:
         raise ValueError(
             f"`cu_seqlens_{side}` must be None with layout_{side}={layout!r} (only TND is packed), "
             f"got a tensor"
@@ -52,9 +49,18 @@ def check_length_tensors(
         )
         batch_size = tensor.shape[0]
         check_batch_size(f"the batch size of `{name}`", batch_size)
-    elif is_paged(layout):
-        raise ValueError(f"`seqused_{side}` must be given with layout_{side}={layout!r}, got None")
     return SideLengths(batch_size, cu_seqlens is not None, seqused is not None)
+
+
+def require_length_tensors(side: SideName, layout: str, lengths: SideLengths) -> None:
+    """Refuse a packed side without ``cu_seqlens`` and a paged one without ``seqused``."""
+    wanted = None
+    if layout == "TND" and not lengths.has_cu_seqlens:
+        wanted = f"cu_seqlens_{side}"
+    elif is_paged(layout) and not lengths.has_seqused:
+        wanted = f"seqused_{side}"
+    if wanted is not None:
+        raise ValueError(f"`{wanted}` must be given with layout_{side}={layout!r}, got None")
 
 
 def common_batch_size(sources: dict[str, int | None]) -> int:

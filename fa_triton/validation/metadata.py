@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 
 from fa_triton.layout import is_paged
-from fa_triton.problem import MetadataProblem, SideName
+from fa_triton.problem import MetadataProblem, Side, SideName
+from fa_triton.validation.batch import describe_batch
 from fa_triton.validation.layouts import check_layouts
 from fa_triton.validation.lengths import SideLengths, check_length_tensors, common_batch_size
 from fa_triton.validation.masks import check_mask
+from fa_triton.validation.pages import check_page_size
 from fa_triton.validation.scalars import (
     as_flag,
     as_int,
@@ -37,6 +39,7 @@ def validate_metadata(
     batch_size: int | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_kv: int | None = None,
+    page_size: int | None = None,
     mask_mode: int | None = 0,
     win_left: int | None = -1,
     win_right: int | None = -1,
@@ -62,10 +65,10 @@ def validate_metadata(
         seqused_q: Actual query lengths ``[B]``, int32, on any device.
         seqused_kv: Actual key lengths ``[B]``, int32, on any device.
         batch_size: Number of sequences, where no tensor tells it.
-        max_seqlen_q: Upper bound of the query lengths; where a dense q has no ``seqused_q``, its
-            sequence axis.
-        max_seqlen_kv: Upper bound of the key lengths; where dense keys have no ``seqused_kv``,
-            their sequence axis.
+        max_seqlen_q: Upper bound of the query lengths, and the length that is planned where no
+            tensor says it; the sequence axis of a dense q.
+        max_seqlen_kv: The same of the key lengths.
+        page_size: Tokens of one page, with the paged layouts; None if unknown.
         mask_mode: 0 none, 3 causal, 4 window; None is 0.
         win_left: Visible keys left of the diagonal in mode 4, -1 or None unlimited.
         win_right: Visible keys right of the diagonal in mode 4, -1 or None unlimited.
@@ -105,32 +108,22 @@ def validate_metadata(
     )
     max_q = as_max_seqlen("max_seqlen_q", max_seqlen_q)
     max_kv = as_max_seqlen("max_seqlen_kv", max_seqlen_kv)
-    seqlen_q = _sequence_axis("q", layouts.q, max_q, q_lengths)
-    seqlen_kv = _sequence_axis("kv", layouts.kv, max_kv, kv_lengths)
-    mask = check_mask(mask_mode, win_left, win_right)
-    problem = MetadataProblem(
+    invariant = as_flag("batch_invariant", batch_invariant)
+    batch = describe_batch(
+        _side("q", layouts.q, max_q, q_lengths, size),
+        _side("kv", layouts.kv, max_kv, kv_lengths, size),
         batch_size=size,
         num_heads_q=heads_q,
         num_heads_kv=heads_kv,
         head_dim=dim,
-        layout_q=layouts.q,
-        layout_kv=layouts.kv,
         layout_out=layouts.out,
-        seqlen_q=seqlen_q,
-        seqlen_kv=seqlen_kv,
-        total_q=-1 if layouts.q == "TND" or seqlen_q < 0 else size * seqlen_q,
-        total_kv=-1 if layouts.kv == "TND" or seqlen_kv < 0 else size * seqlen_kv,
-        max_seqlen_q=max_q,
-        max_seqlen_kv=max_kv,
-        mask_mode=mask.mode,
-        win_left=mask.win_left,
-        win_right=mask.win_right,
-        has_cu_seqlens_q=q_lengths.has_cu_seqlens,
-        has_cu_seqlens_kv=kv_lengths.has_cu_seqlens,
-        has_seqused_q=q_lengths.has_seqused,
-        has_seqused_kv=kv_lengths.has_seqused,
-        batch_invariant=as_flag("batch_invariant", batch_invariant),
-        planner=one_of("planner", planner, PLANNERS),
+        page_size=check_page_size(layouts.kv, page_size),
+        mask=check_mask(mask_mode, win_left, win_right),
+        batch_invariant=invariant,
+    )
+    problem = MetadataProblem(
+        **vars(batch),
+        planner=_planner(planner, invariant),
         num_aic=_cores("num_aic", num_aic),
         num_aiv=_cores("num_aiv", num_aiv),
         block_q=_block("block_q", block_q),
@@ -141,16 +134,41 @@ def validate_metadata(
     return problem
 
 
-def _sequence_axis(side: SideName, layout: str, max_seqlen: int, lengths: SideLengths) -> int:
-    """Length of the sequence axis as far as the arguments tell it, else -1."""
-    if layout == "TND" or is_paged(layout) or lengths.has_seqused:
-        return max_seqlen
-    if max_seqlen < 1:
+def _side(
+    name: SideName, layout: str, max_seqlen: int, lengths: SideLengths, batch_size: int
+) -> Side:
+    """One side as far as the arguments tell it; unknown sizes are -1."""
+    side = Side(
+        name=name,
+        layout=layout,
+        seqlen=max_seqlen,
+        total=-1 if layout == "TND" or max_seqlen < 0 else batch_size * max_seqlen,
+        max_seqlen=max_seqlen,
+        has_cu_seqlens=lengths.has_cu_seqlens,
+        has_seqused=lengths.has_seqused,
+    )
+    if side.has_length_tensors:
+        return side
+    packed, paged = layout == "TND", is_paged(layout)
+    if not (packed or paged) and max_seqlen < 1:
         raise ValueError(
-            f"`max_seqlen_{side}` must be given (the sequence axis) with layout_{side}={layout!r} "
-            f"and no seqused_{side}, got {max_seqlen}"
+            f"`max_seqlen_{name}` must be given (the sequence axis) with layout_{name}={layout!r} "
+            f"and no seqused_{name}, got {max_seqlen}"
         )
-    return max_seqlen
+    if max_seqlen < 0:
+        tensor = "cu_seqlens" if packed else "seqused"
+        raise ValueError(
+            f"`{tensor}_{name}` or `max_seqlen_{name}` must be given with layout_{name}={layout!r},"
+            " got None for both; the bound alone plans every sequence at that length"
+        )
+    return side
+
+
+def _planner(planner: object, batch_invariant: bool) -> str:
+    name = one_of("planner", planner, PLANNERS)
+    if batch_invariant and name != "balanced":
+        raise ValueError(f"`planner` must be 'balanced' with batch_invariant=True, got {name!r}")
+    return name
 
 
 def _cores(name: str, value: object) -> int | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from fa_triton.layout import FRACTAL, Extents, is_paged
+from fa_triton.validation.scalars import as_int
 from fa_triton.validation.tensors import check_small_tensor
 
 
@@ -48,12 +49,10 @@ def check_pages(
         shape=(batch_size, None),
         device=device,
         meaning=f"({batch_size}, pages per sequence)",
+        rows_apart=True,
     )
     page_size = k_extents.tokens
-    if not 16 <= page_size <= 1024 or page_size % 16:
-        raise ValueError(
-            f"the page size of k must be a multiple of 16 from 16 to 1024, got {page_size}"
-        )
+    _check_size("the page size of k", page_size)
     if layout_kv == "PA_NZ":
         for name, head_dim in (("k", k_extents.head_dim), ("v", v_extents.head_dim)):
             if head_dim % FRACTAL:
@@ -62,3 +61,22 @@ def check_pages(
                     f"got {head_dim}"
                 )
     return Pages(page_size, table.shape[1])
+
+
+def check_page_size(layout_kv: str, page_size: object) -> int:
+    """Check the page size that a plan is made for; 0 where it is not known."""
+    if page_size is None:
+        return 0
+    size = as_int("page_size", page_size)
+    if not is_paged(layout_kv):
+        raise ValueError(
+            f"`page_size` must be None with layout_kv={layout_kv!r} (it belongs to the paged "
+            f"layouts PA_*), got {size}"
+        )
+    _check_size("`page_size`", size)
+    return size
+
+
+def _check_size(subject: str, size: int) -> None:
+    if not 16 <= size <= 1024 or size % 16:
+        raise ValueError(f"{subject} must be a multiple of 16 from 16 to 1024, got {size}")

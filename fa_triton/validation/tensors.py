@@ -69,17 +69,22 @@ def check_operand(name: str, value: object, layout: str) -> Extents:
         raise ValueError(
             f"`{name}` must have a last axis of {FRACTAL} in layout PA_NZ, got shape {shape}"
         )
-    if tensor.stride(-1) != 1 and shape[-1] > 1:
-        raise ValueError(
-            f"`{name}` must be dense in its last axis (stride 1), got strides "
-            f"{tuple(tensor.stride())}; call {name}.contiguous()"
-        )
+    check_dense_last_axis(name, tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         raise NotImplementedError(
             f"attention is forward only: `{name}` must not require a gradient, got "
             f"requires_grad=True; call it under torch.no_grad() or pass {name}.detach()"
         )
     return extents(tensor, layout)
+
+
+def check_dense_last_axis(name: str, tensor: torch.Tensor) -> None:
+    """Elements of the last axis lie side by side; the other strides are free."""
+    if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+        raise ValueError(
+            f"`{name}` must be dense in its last axis (stride 1), got strides "
+            f"{tuple(tensor.stride())}; call {name}.contiguous()"
+        )
 
 
 def check_operands_agree(
@@ -146,8 +151,19 @@ def check_small_tensor(
     shape: Sequence[int | None],
     device: torch.device | None,
     meaning: str,
+    rows_apart: bool = False,
 ) -> torch.Tensor:
-    """Check a tensor beside q, k and v; None in ``shape`` allows any positive size."""
+    """Check a tensor beside q, k and v.
+
+    Args:
+        name: Of the argument.
+        value: The argument.
+        dtype: It must have.
+        shape: It must have; None allows any positive size.
+        device: It must be on; None allows any.
+        meaning: The shape in words.
+        rows_apart: Whether gaps between its rows are fine, as in a cut-out of a wider matrix.
+    """
     tensor = check_is_tensor(name, value)
     if tensor.dtype != dtype:
         raise TypeError(f"`{name}` must have dtype {dtype}, got {tensor.dtype}")
@@ -158,7 +174,9 @@ def check_small_tensor(
     )
     if not fits:
         raise ValueError(f"`{name}` must have shape {meaning}, got {got}")
-    if not tensor.is_contiguous():
+    if rows_apart:
+        check_dense_last_axis(name, tensor)
+    elif not tensor.is_contiguous():
         raise ValueError(
             f"`{name}` must be contiguous, got strides {tuple(tensor.stride())}; "
             f"call {name}.contiguous()"

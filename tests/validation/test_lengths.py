@@ -14,6 +14,7 @@ from fa_triton.problem import AttnProblem
 from fa_triton.validation import (
     bound_lengths,
     check_lengths_on_host,
+    lengths_to_plan,
     resolve_lengths,
     validate_flash_attn,
     validate_metadata,
@@ -130,6 +131,35 @@ def test_bounds_need_a_source() -> None:
     problem = validate_metadata(**packed_metadata())
     with pytest.raises(ValueError, match="`max_seqlen_q` must be given"):
         bound_lengths(problem)
+
+
+def test_a_bound_stands_for_lengths_on_an_accelerator() -> None:
+    """A meta tensor has no values: reading one would fail."""
+    call = packed(max_seqlen_q=6, max_seqlen_kv=30)
+    problem = validate_flash_attn(**call)
+    tensors = {name: call[name] for name in ("cu_seqlens_q", "cu_seqlens_kv")}
+    q_lens, kv_lens = lengths_to_plan(problem, torch.device("meta"), **tensors)
+    assert (q_lens.tolist(), kv_lens.tolist()) == ([6, 6, 6], [30, 30, 30])
+
+
+def test_one_bound_is_enough_for_one_side_with_lengths() -> None:
+    call = dense(seqused_kv=ints(2), max_seqlen_kv=9)
+    q_lens, kv_lens = lengths_to_plan(
+        validate_flash_attn(**call), torch.device("meta"), seqused_kv=call["seqused_kv"]
+    )
+    assert (q_lens.tolist(), kv_lens.tolist()) == ([8, 8], [9, 9])
+
+
+@pytest.mark.parametrize("bounds", [{}, {"max_seqlen_q": 12}, {"max_seqlen_kv": 15}])
+def test_lengths_without_bounds_are_read(bounds: dict[str, int]) -> None:
+    q_lens, kv_lens = lengths_to_plan(packed_problem(**bounds), torch.device("cuda"), **CU)
+    assert (q_lens.tolist(), kv_lens.tolist()) == ([8, 0, 12], [10, 15, 15])
+
+
+def test_lengths_on_the_cpu_are_read() -> None:
+    problem = packed_problem(max_seqlen_q=12, max_seqlen_kv=15)
+    q_lens, _ = lengths_to_plan(problem, torch.device("cpu"), **CU)
+    assert q_lens.tolist() == [8, 0, 12]
 
 
 @given(

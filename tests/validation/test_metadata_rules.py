@@ -11,6 +11,19 @@ from fa_triton.validation import validate_flash_attn, validate_metadata
 from tests.validation.calls import dense, ints, metadata, packed, packed_metadata, tensor
 from tests.validation.refusals import Refusal, assert_refused, unbuilt, wrong_type, wrong_value
 
+
+def bounds_of_packed(**changes: Any) -> dict[str, Any]:
+    """Three packed sequences of which the host knows upper bounds only."""
+    call = {
+        "cu_seqlens_q": None,
+        "cu_seqlens_kv": None,
+        "batch_size": 3,
+        "max_seqlen_q": 3,
+        "max_seqlen_kv": 40,
+    }
+    return packed_metadata(**(call | changes))
+
+
 RULES = [
     wrong_value("no query heads", metadata(num_heads_q=0), "`num_heads_q`", "at least 1", "got 0"),
     wrong_value("no key heads", metadata(num_heads_kv=-1), "`num_heads_kv`", "-1"),
@@ -21,8 +34,24 @@ RULES = [
     wrong_value("unknown layout", metadata(layout_q="NBSD"), "`layout_q`", "'NBSD'"),
     wrong_value("layouts apart", metadata(layout_kv="BNSD"), "`layout_kv`", "'BSND'", "'BNSD'"),
     wrong_value("layout of the result", metadata(layout_out="BNSD"), "`layout_out`", "'BNSD'"),
-    wrong_value("packed q alone", packed_metadata(cu_seqlens_q=None), "`cu_seqlens_q`", "TND"),
-    wrong_value("packed keys alone", packed_metadata(cu_seqlens_kv=None), "`cu_seqlens_kv`"),
+    wrong_value(
+        "packed q of unknown length",
+        packed_metadata(cu_seqlens_q=None),
+        "`cu_seqlens_q` or `max_seqlen_q`",
+        "TND",
+        "None for both",
+    ),
+    wrong_value(
+        "packed keys of unknown length",
+        packed_metadata(cu_seqlens_kv=None, max_seqlen_q=3),
+        "`cu_seqlens_kv` or `max_seqlen_kv`",
+    ),
+    wrong_value(
+        "packed, bounds only, no batch size",
+        packed_metadata(cu_seqlens_q=None, cu_seqlens_kv=None, max_seqlen_q=3, max_seqlen_kv=4),
+        "the batch size",
+        "batch_size",
+    ),
     wrong_value("dense q packed", metadata(cu_seqlens_q=ints(4)), "`cu_seqlens_q`", "None"),
     wrong_type(
         "cu in int64", packed_metadata(cu_seqlens_q=tensor(4, dtype=torch.int64)), "int32", "int64"
@@ -34,7 +63,24 @@ RULES = [
     wrong_value("no batch size", metadata(batch_size=None), "batch size", "none"),
     wrong_value("batch size 0", metadata(batch_size=0), "`batch_size`", "at least 1", "got 0"),
     wrong_value("batch size 65536", metadata(batch_size=65536), "65535", "65536"),
-    wrong_value("pages without lengths", metadata(layout_kv="PA_BBND"), "`seqused_kv`", "PA_BBND"),
+    wrong_value(
+        "pages of unknown length",
+        metadata(layout_kv="PA_BBND", max_seqlen_kv=None),
+        "`seqused_kv` or `max_seqlen_kv`",
+        "PA_BBND",
+    ),
+    wrong_value("page size, no pages", metadata(page_size=32), "`page_size`", "None", "BSND", "32"),
+    *(
+        wrong_value(
+            f"pages of {size}",
+            metadata(layout_kv="PA_BBND", page_size=size),
+            "`page_size`",
+            "multiple of 16 from 16 to 1024",
+            f"got {size}",
+        )
+        for size in (0, 8, 40, 1040)
+    ),
+    wrong_type("page size as a float", metadata(layout_kv="PA_NZ", page_size=32.0), "`page_size`"),
     wrong_value("no sequence axis of q", metadata(max_seqlen_q=None), "`max_seqlen_q`", "BSND"),
     wrong_value("no sequence axis of k", metadata(max_seqlen_kv=-1), "`max_seqlen_kv`", "-1"),
     wrong_value("max_seqlen_q", packed_metadata(max_seqlen_q=-2), "`max_seqlen_q`", "-2"),
@@ -48,12 +94,17 @@ RULES = [
     wrong_type("cores as a float", metadata(num_aic=24.0), "`num_aic`", "float"),
     wrong_value("block_q of 8", metadata(block_q=8), "`block_q`", "16", "got 8"),
     wrong_value("block_kv of 40", metadata(block_kv=40), "`block_kv`", "multiple of 16", "40"),
+    wrong_value(
+        "batch_invariant by CANN's plan",
+        metadata(batch_invariant=True, planner="section_stream_k"),
+        "`planner`",
+        "'balanced'",
+        "batch_invariant",
+    ),
     wrong_type("batch_invariant", metadata(batch_invariant="yes"), "`batch_invariant`", "str"),
 ]
 
 UNBUILT = [
-    unbuilt("pages", metadata(layout_kv="PA_NZ", seqused_kv=ints(3)), "paged", "PA_NZ"),
-    unbuilt("head dim 80", metadata(head_dim=80), "head dim 80", "64, 128, 256"),
     unbuilt("batch invariance", metadata(batch_invariant=True), "batch_invariant"),
 ]
 
@@ -73,10 +124,17 @@ def test_refused(refusal: Refusal) -> None:
         metadata(planner="section_stream_k", num_aic=1, num_aiv=1, block_q=16, block_kv=512),
         metadata(mask_mode=None, win_left=None, win_right=None),
         metadata(layout_q="BNSD", layout_kv="BNSD", layout_out="BSND"),
+        bounds_of_packed(),
+        bounds_of_packed(max_seqlen_kv=0),
+        packed_metadata(cu_seqlens_kv=None, max_seqlen_kv=9),
+        packed_metadata(cu_seqlens_q=None, seqused_q=ints(3)),
+        metadata(layout_kv="PA_BBND", page_size=None),
+        metadata(layout_kv="PA_BNBD", page_size=16),
+        metadata(layout_kv="PA_NZ", page_size=1024, seqused_kv=ints(3), max_seqlen_kv=None),
     ],
 )
 def test_accepted(call: dict[str, Any]) -> None:
-    validate_metadata(**call)
+    validate_metadata(**call, allow_unbuilt=True)
 
 
 def test_fields_of_a_dense_batch() -> None:
@@ -93,6 +151,20 @@ def test_fields_of_a_packed_batch() -> None:
     problem = validate_metadata(**packed_metadata(max_seqlen_q=9))
     assert (problem.batch_size, problem.seqlen_q, problem.seqlen_kv) == (3, 9, -1)
     assert (problem.total_q, problem.total_kv) == (-1, -1)
+
+
+def test_fields_of_bounds() -> None:
+    problem = validate_metadata(**bounds_of_packed(batch_size=5))
+    assert problem.batch_size == 5
+    assert (problem.seqlen_q, problem.seqlen_kv) == (3, 40)
+    assert not problem.side("q").has_length_tensors
+    assert not problem.side("kv").has_length_tensors
+
+
+def test_page_size_of_a_plan() -> None:
+    problem = validate_metadata(**metadata(layout_kv="PA_BBND", page_size=48), allow_unbuilt=True)
+    assert problem.page_size == 48
+    assert validate_metadata(**metadata()).page_size == 0
 
 
 @pytest.mark.parametrize("mask", [{}, {"mask_mode": 3}, {"mask_mode": 4, "win_left": 2**31 - 1}])

@@ -101,14 +101,14 @@ def test_sides_share_their_form() -> None:
         ("TND", (20, 4, 64), (1, 20, 4, 64), (0, 256, 64)),
         ("PA_BBND", (10, 32, 2, 64), (10, 32, 2, 64), (4096, 128, 64)),
         ("PA_BNBD", (10, 2, 32, 64), (10, 32, 2, 64), (4096, 64, 2048)),
-        ("PA_NZ", (10, 2, 4, 32, 16), (10, 32, 2, 64), (4096, 16, 2048)),
+        ("PA_NZ", (10, 2, 4, 32, 16), (10, 32, 2, 64), (4096, 16, 2048, 512)),
     ],
 )
 def test_axes(
     layout: str,
     shape: tuple[int, ...],
     sizes: tuple[int, int, int, int],
-    steps: tuple[int, int, int],
+    steps: tuple[int, ...],
 ) -> None:
     got = extents(tensor(*shape), layout)
     assert (got.outer, got.tokens, got.heads, got.head_dim) == sizes

@@ -1,0 +1,127 @@
+"""A plan from upper bounds serves every batch below them: lengths change in place, as in a graph.
+
+A captured graph replays the very launches of one call. The launches depend on the plan and on the
+shapes only, so calling again with the same table after writing to the length tensors is the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from fa_triton import flash_attn, flash_attn_metadata
+from tests.flash_attn.batches import MASKS, starts
+from tests.oracle import assert_accurate
+
+pytestmark = pytest.mark.usefixtures("nan_filled_memory")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the host knows before a step."""
+
+    batch_size: int
+    longest_q: int
+    longest_kv: int
+    heads: tuple[int, int] = (8, 2)
+    head_dim: int = 64
+
+    def metadata(self, layout: str, mask: str, **plan: Any) -> torch.Tensor:
+        """Plan from host integers alone: no length tensor is named."""
+        return flash_attn_metadata(
+            *self.heads,
+            self.head_dim,
+            batch_size=self.batch_size,
+            max_seqlen_q=self.longest_q,
+            max_seqlen_kv=self.longest_kv,
+            layout_q=layout,
+            layout_kv=layout,
+            layout_out=layout,
+            **MASKS[mask],
+            **plan,
+        )
+
+
+DECODE = Bounds(batch_size=4, longest_q=1, longest_kv=500)
+DECODE_STEPS = [
+    ((1, 1, 1, 1), (500, 500, 500, 500)),
+    ((1, 1, 1, 1), (1, 499, 0, 128)),
+    ((1, 0, 1, 0), (129, 0, 127, 33)),
+    ((0, 0, 0, 0), (0, 0, 0, 0)),
+    ((1, 1, 1, 1), (500, 2, 256, 257)),
+]
+MIXED = Bounds(batch_size=3, longest_q=40, longest_kv=300)
+MIXED_STEPS = [
+    ((40, 40, 40), (300, 300, 300)),
+    ((40, 1, 0), (280, 300, 17)),
+    ((3, 33, 1), (3, 64, 255)),
+    ((1, 2, 40), (1, 1, 41)),
+]
+CASES = [(DECODE, DECODE_STEPS), (MIXED, MIXED_STEPS)]
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "sliding"])
+@pytest.mark.parametrize(("bounds", "steps"), CASES, ids=["decode", "mixed"])
+def test_packed_lengths_change_in_place(
+    bounds: Bounds, steps: list[tuple[tuple[int, ...], tuple[int, ...]]], mask: str
+) -> None:
+    metadata = bounds.metadata("TND", mask, num_aic=13, num_aiv=26)
+    size, dim = bounds.batch_size, bounds.head_dim
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randn(size * bounds.longest_q, bounds.heads[0], dim, generator=generator).half()
+    k, v = (
+        torch.randn(size * bounds.longest_kv, bounds.heads[1], dim, generator=generator).half()
+        for _ in range(2)
+    )
+    cu_q, cu_kv = (torch.zeros(size + 1, dtype=torch.int32) for _ in range(2))
+    options = {
+        "cu_seqlens_q": cu_q,
+        "cu_seqlens_kv": cu_kv,
+        "softmax_scale": dim**-0.5,
+        "return_softmax_lse": True,
+        "layout_q": "TND",
+        "layout_kv": "TND",
+        "layout_out": "TND",
+        **MASKS[mask],
+    }
+    for q_lens, kv_lens in steps:
+        cu_q.copy_(starts(q_lens))
+        cu_kv.copy_(starts(kv_lens))
+        out, lse = flash_attn(q, k, v, metadata=metadata, **options)
+        assert_accurate(out, lse, q, k, v, **options)
+
+
+@pytest.mark.parametrize("layout", ["BSND", "BNSD"])
+@pytest.mark.parametrize("mask", ["none", "causal", "sliding"])
+@pytest.mark.parametrize(("bounds", "steps"), CASES, ids=["decode", "mixed"])
+def test_dense_lengths_change_in_place(
+    bounds: Bounds, steps: list[tuple[tuple[int, ...], tuple[int, ...]]], mask: str, layout: str
+) -> None:
+    metadata = bounds.metadata(layout, mask, num_aic=13, num_aiv=26)
+    generator = torch.Generator().manual_seed(2)
+
+    def make(length: int, heads: int) -> torch.Tensor:
+        shape = (length, heads) if layout == "BSND" else (heads, length)
+        return torch.randn(bounds.batch_size, *shape, bounds.head_dim, generator=generator).half()
+
+    q = make(bounds.longest_q, bounds.heads[0])
+    k, v = (make(bounds.longest_kv, bounds.heads[1]) for _ in range(2))
+    used_q, used_kv = (torch.zeros(bounds.batch_size, dtype=torch.int32) for _ in range(2))
+    options = {
+        "seqused_q": used_q,
+        "seqused_kv": used_kv,
+        "softmax_scale": bounds.head_dim**-0.5,
+        "return_softmax_lse": True,
+        "layout_q": layout,
+        "layout_kv": layout,
+        "layout_out": layout,
+        **MASKS[mask],
+    }
+    for q_lens, kv_lens in steps:
+        used_q.copy_(torch.tensor(q_lens, dtype=torch.int32))
+        used_kv.copy_(torch.tensor(kv_lens, dtype=torch.int32))
+        out, lse = flash_attn(q, k, v, metadata=metadata, **options)
+        assert_accurate(out, lse, q, k, v, **options)
