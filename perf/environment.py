@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -53,6 +54,11 @@ def _version(package: str) -> str | None:
 def _git(*args: str) -> str:
     done = subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip()
+
+
+def command_line() -> str:
+    """Return the command that runs, as a reader would type it."""
+    return shlex.join(["python", "-m", "perf.run", *sys.argv[1:]])
 
 
 def provenance(command: str) -> dict[str, object]:

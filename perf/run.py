@@ -1,10 +1,9 @@
-"""Benchmarks: ``python -m perf.run cpu``. Results are lines of JSON in ``perf/results``."""
+"""Benchmarks: ``python -m perf.run cpu`` or ``planner``; results are JSON in ``perf/results``."""
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -15,9 +14,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from perf import first_call
+from perf import first_call, planner
 from perf.candidates import ours, peers
-from perf.environment import WITHOUT_AMX, amx_is_disabled, has_amx, provenance
+from perf.environment import WITHOUT_AMX, amx_is_disabled, command_line, has_amx, provenance
 from perf.gate import check
 from perf.shapes import DTYPES, WORKLOADS, make_tensors
 from perf.timing import Timing, compare, torch_threads
@@ -27,6 +26,7 @@ OURS = "fa_triton"
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console()
+app.command("planner")(planner.command)
 
 
 @app.callback()
@@ -127,8 +127,7 @@ def cpu(
             if name not in known:
                 raise typer.BadParameter(f"{name!r} must be one of {', '.join(known)}")
     counts = threads or sorted({1, os.cpu_count() or 1})
-    command = shlex.join(["python", "-m", "perf.run", *sys.argv[1:]])
-    origin = provenance(command)
+    origin = provenance(command_line())
     lines: list[dict[str, Any]] = []
     for name in workloads:
         for kind in dtypes:

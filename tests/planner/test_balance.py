@@ -2,64 +2,42 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from fa_triton.planner import AttnWork, Plan, make_plan
 from fa_triton.planner.cost import BARRIER_CYCLES, CYCLES_PER_UNIT
 from fa_triton.planner.statistics import PlanCost, plan_cost
+from perf.planner_workloads import planner_workloads
 from tests.planner.walk import walk
 
-DATA = Path(__file__).parent / "data" / "workloads.json"
-WORKLOADS: dict[str, dict[str, Any]] = {
-    workload["name"]: workload for workload in json.loads(DATA.read_text())["workloads"]
-}
-
-
-def workload_plan(name: str, planner: str, num_aic: int) -> Plan:
-    workload = WORKLOADS[name]
-    windowed = workload["mask"] == "window"
-    work = AttnWork(
-        q_lens=workload["q_lens"],
-        kv_lens=workload["kv_lens"],
-        num_heads_q=workload["num_heads_kv"] * workload["group"],
-        num_heads_kv=workload["num_heads_kv"],
-        head_dim=workload["head_dim"],
-        mask_mode=4 if windowed else 3,
-        win_left=workload["window"] - 1 if windowed else -1,
-        win_right=0 if windowed else -1,
-    )
-    block_q, block_kv = workload["tile"]
-    return make_plan(
-        planner, work, num_aic=num_aic, num_aiv=2 * num_aic, block_q=block_q, block_kv=block_kv
-    )
+WORKLOADS = planner_workloads()
 
 
 @pytest.mark.parametrize("num_aic", [36, 24, 20])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_goal_of_a_workload(name: str, num_aic: int) -> None:
     """The goals are given to three decimals, and so they are compared."""
-    cost = plan_cost(workload_plan(name, "balanced", num_aic))
-    assert cost.total_cycles == WORKLOADS[name]["total_block_cost"] * CYCLES_PER_UNIT
-    assert round(cost.ratio, 3) <= WORKLOADS[name]["goal"][str(num_aic)]
+    workload = WORKLOADS[name]
+    cost = plan_cost(workload.plan("balanced", num_aic))
+    assert cost.total_cycles == workload.total_block_cost * CYCLES_PER_UNIT
+    assert round(cost.ratio, 3) <= workload.goals[num_aic]
 
 
 @pytest.mark.parametrize("num_aic", [36, 24, 20, 8, 4, 2, 1])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_never_slower_than_section_stream_k(name: str, num_aic: int) -> None:
-    balanced = plan_cost(workload_plan(name, "balanced", num_aic))
-    published = plan_cost(workload_plan(name, "section_stream_k", num_aic))
+    balanced = plan_cost(WORKLOADS[name].plan("balanced", num_aic))
+    published = plan_cost(WORKLOADS[name].plan("section_stream_k", num_aic))
     assert balanced.makespan <= published.makespan
 
 
 @pytest.mark.parametrize("num_aic", [36, 24, 20])
 def test_order_of_the_batch_hardly_matters(num_aic: int) -> None:
     """Decodes in front of the prefills, as serving engines order them."""
-    workload = WORKLOADS["mixed_chunked"]
-    work = AttnWork(workload["q_lens"][::-1], workload["kv_lens"][::-1], 32, 8, 128, mask_mode=3)
+    forward = WORKLOADS["mixed_chunked"].work
+    work = replace(forward, q_lens=forward.q_lens[::-1], kv_lens=forward.kv_lens[::-1])
     plan = make_plan(
         "balanced", work, num_aic=num_aic, num_aiv=2 * num_aic, block_q=128, block_kv=128
     )
