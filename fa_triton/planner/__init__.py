@@ -63,12 +63,15 @@ def make_plan(
             block_kv=block_kv,
             one_head_rows=one_head_rows,
         )
-    base_q, base_kv = section_stream_k.base_sizes(work, num_aic, num_aiv)
+    if block_q is None or block_kv is None:
+        base_q, base_kv = section_stream_k.base_sizes(work, num_aic, num_aiv)
+        block_q = base_q if block_q is None else block_q
+        block_kv = base_kv if block_kv is None else block_kv
     return balanced.plan(
         work,
         num_aic=num_aic,
         num_aiv=num_aiv,
-        block_q=base_q if block_q is None else block_q,
-        block_kv=base_kv if block_kv is None else block_kv,
+        block_q=block_q,
+        block_kv=block_kv,
         one_head_rows=one_head_rows,
     )

@@ -63,15 +63,18 @@ def assemble(
     """
     seq, head, row, block = ranges.cuts.T
     starts_of, ends_of = ranges.starts, ranges.ends
-    m = np.where(seq < grid.batch_size, row - grid.offsets[seq], 0)
+    # the end of the line is sequence B, behind the last row block
+    m = row - grid.offsets[seq]
     positions = np.empty((len(seq), 3), dtype=np.int64)
     positions[:, 0] = seq * grid.heads + head
     positions[:, 1] = m
-    positions[:, 2] = np.append(grid.first, 0)[row] + block
+    positions[:, 2] = block
+    if grid.first.size:
+        positions[:, 2] += grid.first.take(row, mode="clip") * (seq < grid.batch_size)
 
     # row blocks before the cut, in the order the cores walk them
-    ordinal = grid.offsets[seq] * grid.heads + m
-    ordinal += head * np.append(np.diff(grid.offsets), 0)[seq]
+    head_rows = grid.offsets.take(seq + 1, mode="clip") - grid.offsets[seq]
+    ordinal = grid.offsets[seq] * grid.heads + head * head_rows + m
     is_cut = (block > 0).astype(np.int64)
     head_cut, tail_cut = is_cut[starts_of], is_cut[ends_of]
     row_step = ordinal[ends_of] - ordinal[starts_of]
@@ -84,7 +87,7 @@ def assemble(
     first_slots, row_blocks, cut_flags = np.zeros((3, segments), dtype=np.int64)
     owners = ranges.segments
     starts[owners], ends[owners] = positions[starts_of], positions[ends_of]
-    first_slots[owners] = np.cumsum(partials) - partials
+    first_slots[owners] = partials.cumsum() - partials
     row_blocks[owners] = row_step + tail_cut
     cut_flags[owners] = head_cut * CUT_AT_START + tail_cut * CUT_AT_END
     return Plan(

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from fa_triton.planner.assemble import Ranges, assemble
-from fa_triton.planner.combine import CombineSchedule, SplitRows, schedule_combine
+from fa_triton.planner.combine import SplitRows, schedule_combine
 from fa_triton.planner.cost import BARRIER_CYCLES
-from fa_triton.planner.line import Cut, Division, Line
+from fa_triton.planner.line import Division, Line
 from fa_triton.planner.row_grid import ONE_HEAD, POSITION_OUTER, RowGrid, build_row_grid
 from fa_triton.planner.schedule import Plan, check_block_sizes, check_core_counts
 from fa_triton.planner.whole_rows import Deal, deal_whole_rows
 from fa_triton.planner.work import AttnWork
 
 # the search ends when the budget is known to this share of it, or to so many cycles
-_BUDGET_PRECISION = 2**-15
+_BUDGET_PRECISION = 2**-14
 _BUDGET_TOLERANCE = BARRIER_CYCLES // 5
 # so many steps of it follow the work left over or the room left, the others bisect
 _GUIDED_PROBES = 3
@@ -35,31 +35,10 @@ _WORTH_DEALING = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
-    """Ranges of the cores, from ``cuts[starts]`` to ``cuts[ends]``.
+    """Ranges of the cores and how long they take, combine included."""
 
-    ``segments`` says whose they are: section*num_aic + core.
-    """
-
-    cuts: list[Cut]
-    starts: slice
-    ends: slice
-    segments: slice | list[int]
-    num_sections: int
-    split: SplitRows
-    combine: CombineSchedule
+    ranges: Ranges
     makespan: int
-
-    def ranges(self) -> Ranges:
-        """As they are written down."""
-        return Ranges(
-            cuts=np.array(self.cuts, dtype=np.int64),
-            starts=self.starts,
-            ends=self.ends,
-            segments=self.segments,
-            num_sections=self.num_sections,
-            split=self.split,
-            combine=self.combine,
-        )
 
 
 def plan(
@@ -101,7 +80,7 @@ def plan(
     return assemble(
         work,
         grid,
-        best.ranges(),
+        best.ranges,
         num_aic=num_aic,
         num_aiv=num_aiv,
         block_q=block_q,
@@ -166,19 +145,22 @@ def _smallest_division(
 
 def _divided(division: Division, grid: RowGrid, num_aiv: int, columns: int) -> _Candidate:
     """One range per core."""
-    split = _split_rows(division.cuts, grid)
+    cuts = np.array(division.cuts, dtype=np.int64)
+    split = _split_rows(cuts, grid)
     combine = schedule_combine(split, num_aiv, columns)
     barrier = BARRIER_CYCLES if split.rows.size else 0
-    ranges = len(division.cuts) - 1
+    ranges = len(cuts) - 1
     return _Candidate(
-        cuts=division.cuts,
-        starts=slice(0, ranges),
-        ends=slice(1, ranges + 1),
-        segments=slice(0, ranges),
-        num_sections=1,
-        split=split,
-        combine=combine,
-        makespan=division.makespan + barrier + combine.makespan,
+        Ranges(
+            cuts=cuts,
+            starts=slice(0, ranges),
+            ends=slice(1, ranges + 1),
+            segments=slice(0, ranges),
+            num_sections=1,
+            split=split,
+            combine=combine,
+        ),
+        division.makespan + barrier + combine.makespan,
     )
 
 
@@ -189,34 +171,35 @@ def _dealt(deal: Deal, grid: RowGrid, num_aic: int, num_aiv: int, columns: int) 
         for core, pieces in enumerate(deal.cores)
         for section, piece in enumerate(pieces)
     ]
-    split = _split_rows([], grid)
+    cuts = [piece.start for _, piece in placed] + [piece.end for _, piece in placed]
+    cuts = np.array(cuts, dtype=np.int64)
+    split = _split_rows(cuts, grid)
     return _Candidate(
-        cuts=[piece.start for _, piece in placed] + [piece.end for _, piece in placed],
-        starts=slice(0, len(placed)),
-        ends=slice(len(placed), 2 * len(placed)),
-        segments=[segment for segment, _ in placed],
-        num_sections=max(len(pieces) for pieces in deal.cores),
-        split=split,
-        combine=schedule_combine(split, num_aiv, columns),
-        makespan=deal.makespan,
+        Ranges(
+            cuts=cuts,
+            starts=slice(0, len(placed)),
+            ends=slice(len(placed), 2 * len(placed)),
+            segments=[segment for segment, _ in placed],
+            num_sections=max(len(pieces) for pieces in deal.cores),
+            split=split,
+            combine=schedule_combine(split, num_aiv, columns),
+        ),
+        deal.makespan,
     )
 
 
-def _split_rows(cuts: list[Cut], grid: RowGrid) -> SplitRows:
+def _split_rows(cuts: np.ndarray, grid: RowGrid) -> SplitRows:
     """Row blocks with a cut inside; slots are numbered along the line."""
-    places: list[list[int]] = []
-    rows: list[int] = []
-    slot = 0
-    previous = None
-    for seq, head, row, block in cuts:
-        if not block:
-            continue
-        if (seq, head, row) != previous:
-            previous = (seq, head, row)
-            m = row - int(grid.offsets[seq])
-            places.append([seq * grid.heads + head, m, slot, 1])
-            rows.append(row)
-            slot += 1
-        places[-1][3] += 1
-        slot += 1
-    return SplitRows(np.array(places, dtype=np.int64).reshape(-1, 4), grid.rows[rows])
+    inside = cuts[cuts[:, 3] > 0]
+    seq, head, row = inside[:, 0], inside[:, 1], inside[:, 2]
+    is_first = np.ones(row.size, dtype=bool)
+    is_first[1:] = (row[1:] != row[:-1]) | (head[1:] != head[:-1])
+    first = is_first.nonzero()[0]
+    slots = np.append(first[1:], row.size) - first + 1 if first.size else first
+    seq, row = seq[first], row[first]
+    places = np.empty((first.size, 4), dtype=np.int64)
+    places[:, 0] = seq * grid.heads + head[first]
+    places[:, 1] = row - grid.offsets[seq]
+    places[:, 2] = slots.cumsum() - slots
+    places[:, 3] = slots
+    return SplitRows(places, grid.rows[row])

@@ -62,29 +62,39 @@ def schedule_combine(split: SplitRows, num_aiv: int, columns: int) -> CombineSch
 
 
 def _deal(split: SplitRows, num_aiv: int, parts: int, columns: int) -> CombineSchedule:
-    """Deal units of one row x ``columns``; inside a row block all rows of one part are together."""
-    block_units = split.rows * parts
-    block = np.repeat(np.arange(split.rows.size), block_units)
-    unit = np.arange(block.size) - (np.cumsum(block_units) - block_units)[block]
-    part, row = np.divmod(unit, split.rows[block])
+    """Deal units of one row x ``columns``.
 
-    cycles = (split.places[:, 3] * partial_cycles(1, columns))[block]
-    ends = np.cumsum(cycles)
+    A row block is ``parts`` strips of them, each of all its rows.
+    """
+    rows, slots = split.rows, split.places[:, 3]
+    if parts > 1:
+        rows, slots = rows.repeat(parts), slots.repeat(parts)
+    strip_ends = rows.cumsum()
+    # where each unit ends
+    cycles = (slots * partial_cycles(1, columns)).repeat(rows)
+    ends = cycles.cumsum()
+    total = int(ends[-1])
     # the core in whose share the middle of a unit falls
-    core = (2 * ends - cycles) * num_aiv // (2 * ends[-1])
-    makespan = int(np.bincount(core, cycles).max())
+    core = (2 * ends - cycles) * num_aiv // (2 * total)
 
-    begins = row == 0
+    begins = np.zeros(core.size, dtype=bool)
+    begins[strip_ends - rows] = True
     begins[1:] |= core[1:] != core[:-1]
-    begin = np.flatnonzero(begins)
+    begin = begins.nonzero()[0]
+    core = core[begin]
+    strip = strip_ends.searchsorted(begin, side="right")
+    block, part = np.divmod(strip, parts)
     tasks = np.empty((begin.size, TASK_WORDS), dtype=np.int64)
-    tasks[:, 0:4] = split.places[block[begin]]
-    tasks[:, 4] = row[begin]
+    tasks[:, 0:4] = split.places[block]
+    tasks[:, 4] = begin - (strip_ends - rows)[strip]
     tasks[:-1, 5] = begin[1:] - begin[:-1]
-    tasks[-1, 5] = block.size - begin[-1]
-    tasks[:, 6] = part[begin] * columns
+    tasks[-1, 5] = cycles.size - begin[-1]
+    tasks[:, 6] = part * columns
     tasks[:, 7] = columns
+    # the first task of every core, and one more for the end
+    firsts = core.searchsorted(np.arange(num_aiv + 1))
     ranges = np.empty((num_aiv, 2), dtype=np.int64)
-    ranges[:, 1] = np.bincount(core[begin], minlength=num_aiv)
-    ranges[:, 0] = np.cumsum(ranges[:, 1]) - ranges[:, 1]
-    return CombineSchedule(tasks, ranges, makespan)
+    ranges[:, 0] = firsts[:-1]
+    ranges[:, 1] = firsts[1:] - firsts[:-1]
+    before = np.append(ends[begin] - cycles[begin], total)[firsts]
+    return CombineSchedule(tasks, ranges, int((before[1:] - before[:-1]).max()))

@@ -34,9 +34,19 @@ SECTION_TASK_ROWS = 8
 IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
 
 
+def row_units(rows: IntOrArray) -> IntOrArray:
+    """Units that a block takes for its rows."""
+    return ROW_STEP_UNITS * -(-rows // ROW_STEP)
+
+
+def key_units(keys: IntOrArray) -> IntOrArray:
+    """Units that a block takes for its keys."""
+    return KEY_STEP_UNITS * -(-keys // KEY_STEP)
+
+
 def block_units(rows: IntOrArray, keys: IntOrArray | int) -> IntOrArray:
     """Units of one block of ``rows`` x ``keys``."""
-    return ROW_STEP_UNITS * -(-rows // ROW_STEP) + KEY_STEP_UNITS * -(-keys // KEY_STEP)
+    return row_units(rows) + key_units(keys)
 
 
 def partial_cycles(rows: IntOrArray, columns: int) -> IntOrArray:

@@ -66,21 +66,20 @@ class Line:
     def __init__(self, grid: RowGrid, columns: int) -> None:
         self.grid = grid
         # before the first row block of the batch, and behind the last one
-        first_seq = int(np.searchsorted(grid.offsets, 0, side="right")) - 1
+        first_seq = int(grid.offsets.searchsorted(0, side="right")) - 1
         self.start: Cut = (first_seq, 0, 0, 0)
         self.end: Cut = (grid.batch_size, 0, int(grid.offsets[-1]), 0)
         row_sums = grid.cost_offsets() * CYCLES_PER_UNIT
-        head_cycles = np.diff(row_sums[grid.offsets])
-        seq_sums = np.zeros(grid.batch_size + 1, dtype=np.int64)
-        np.cumsum(head_cycles * grid.heads, out=seq_sums[1:])
+        of_seq = row_sums[grid.offsets]
+        head_cycles = of_seq[1:] - of_seq[:-1]
         block_cycles = grid.norm * CYCLES_PER_UNIT
         write_cycles = partial_cycles(grid.rows, columns)
-        self.total = int(seq_sums[-1])
+        self.total = int(row_sums[-1]) * grid.heads
         self.num_blocks = int(grid.blocks.sum()) * grid.heads
         self.num_row_blocks = int(grid.offsets[-1]) * grid.heads
         self.max_block = int(block_cycles.max(initial=0))
         self.max_write = int(write_cycles.max(initial=0))
-        self._seq_sums: list[int] = seq_sums.tolist()
+        self._seq_sums: list[int] = (of_seq * grid.heads).tolist()
         # memory views: few elements are read, but as Python integers
         self._head_cycles = head_cycles.data
         self._row_sums = row_sums.data
@@ -132,8 +131,9 @@ class Line:
         write_cycles, total = self._write_cycles, self.total
         cuts = [start or self.start]
         at = self.coordinate(cuts[0])
+        seq = cuts[0][0]
         makespan = head_write = 0
-        shared: tuple[int, int, int] | None = None
+        shared = -1
         next_budget = total
         for core in range(cores):
             if give_up and (cores - core) * budget < total - at:
@@ -144,43 +144,43 @@ class Line:
                 cuts.append(self.end)
                 return Division(cuts, max(makespan, load), budget - load)
             # the row block in which the budget ends
-            seq = bisect_right(seq_sums, reach) - 1
+            seq = bisect_right(seq_sums, reach, seq) - 1
             head = (reach - seq_sums[seq]) // head_cycles[seq]
             row, stop = offsets[seq], offsets[seq + 1]
             # from coordinates of the flattened grid to coordinates of the line
             shift = seq_sums[seq] + head * head_cycles[seq] - row_sums[row]
             if stop - row > 1:
                 row = bisect_right(row_sums, reach - shift, row, stop) - 1
-            row_start, row_end = row_sums[row] + shift, row_sums[row + 1] + shift
+            row_start = row_sums[row] + shift
             spent = head_write - at
-            need = row_end + spent
-            cut_at, block, tail_write = row_start, 0, 0
-            place = (seq, head, row)
+            need = row_sums[row + 1] + shift + spent
+            load = row_start + spent
+            block = next_write = 0
             if split:
+                write = write_cycles[row]
                 # a row block cut at both ends is one partial, written once
-                tail_write = 0 if shared == place else write_cycles[row]
+                tail_write = 0 if row_start == shared else write
                 step = block_cycles[row]
                 room = reach - row_start - tail_write
                 if room >= step:
                     block = room // step
-                    cut_at += block * step
-                one_more = cut_at + step + tail_write + spent
+                    load += block * step
+                    next_write = write
+                one_more = load + step + tail_write
                 if one_more < need:
                     need = one_more
             if need < next_budget:
                 next_budget = need
+            cut_at = load - spent
             if cut_at <= at:
                 break
-            load = cut_at + spent
             if block:
                 load += tail_write
-                shared = place
-                head_write = write_cycles[row]
+                shared = row_start
             else:
-                shared = None
-                head_write = 0
+                shared = -1
             if load > makespan:
                 makespan = load
             cuts.append((seq, head, row, block))
-            at = cut_at
+            at, head_write = cut_at, next_write
         return Shortfall(cuts, total - at, next_budget)

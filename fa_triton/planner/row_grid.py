@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fa_triton.planner.cost import block_units
+from fa_triton.planner.cost import key_units, row_units
 from fa_triton.planner.work import MASK_CAUSAL, MASK_NONE, AttnWork
 
 # orders of the rows of one head entry
@@ -56,7 +56,7 @@ class RowGrid:
     def cost_offsets(self) -> np.ndarray:
         """Units before each row block of the flattened grid, ``[R+1]``."""
         sums = np.zeros(self.cost.size + 1, dtype=np.int64)
-        np.cumsum(self.cost, out=sums[1:])
+        self.cost.cumsum(out=sums[1:])
         return sums
 
 
@@ -64,30 +64,39 @@ def build_row_grid(work: AttnWork, block_q: int, block_kv: int, order: str) -> R
     """Cut every sequence into row blocks and find the key blocks each one sees."""
     merged = 1 if order == ONE_HEAD else work.group
     q_rows = work.q_lens * merged
-    row_blocks = -(-q_rows // block_q)
-    offsets = np.zeros(work.batch_size + 1, dtype=np.int64)
-    np.cumsum(row_blocks, out=offsets[1:])
-
-    if offsets[-1] == work.batch_size and row_blocks.all():
+    longest = int(q_rows.max())
+    sq, skv = work.q_lens, work.kv_lens
+    if longest <= block_q and q_rows.all():
         # decode: one row block per sequence
-        low, rows = np.zeros_like(q_rows), q_rows
-        sq, skv = work.q_lens, work.kv_lens
+        offsets = np.arange(work.batch_size + 1)
+        low, rows = 0, q_rows
     else:
-        seq = np.repeat(np.arange(work.batch_size), row_blocks)
+        row_blocks = -(-q_rows // block_q)
+        offsets = np.zeros(work.batch_size + 1, dtype=np.int64)
+        row_blocks.cumsum(out=offsets[1:])
+        seq = np.arange(work.batch_size).repeat(row_blocks)
         low = (np.arange(offsets[-1]) - offsets[seq]) * block_q
         rows = np.minimum(q_rows[seq] - low, block_q)
-        sq, skv = work.q_lens[seq], work.kv_lens[seq]
-    if order == GROUP_OUTER:
-        first_pos, last_pos = _positions_group_outer(low, low + rows - 1, sq)
-    else:
-        first_pos, last_pos = low // merged, (low + rows - 1) // merged
+        sq, skv = sq[seq], skv[seq]
 
-    first, blocks = _visible_blocks(work, block_kv, first_pos, last_pos, sq, skv)
-    tail_keys = skv % block_kv
-    reaches_tail = (tail_keys > 0) & (first + blocks == -(-skv // block_kv))
-    norm = block_units(rows, block_kv)
-    last = np.where(reaches_tail, block_units(rows, tail_keys), norm)
-    last[blocks == 0] = 0
+    key_blocks = -(-skv // block_kv)
+    # the one position of a query of one token sees all keys under a causal mask
+    sees_all = work.mask_mode == MASK_NONE or (work.mask_mode == MASK_CAUSAL and longest <= merged)
+    if sees_all:
+        first, blocks = np.zeros_like(skv), key_blocks
+    else:
+        if order == GROUP_OUTER:
+            first_pos, last_pos = _positions_group_outer(low, low + rows - 1, sq)
+        else:
+            first_pos, last_pos = low // merged, (low + rows - 1) // merged
+        first, blocks = _visible_blocks(work, block_kv, first_pos, last_pos, sq, skv)
+
+    of_rows = row_units(rows)
+    norm = of_rows + key_units(block_kv)
+    tail_keys = skv - (key_blocks - 1) * block_kv
+    if not sees_all:
+        tail_keys = np.where(first + blocks == key_blocks, tail_keys, block_kv)
+    last = (of_rows + key_units(tail_keys)) * (blocks > 0)
     cost = np.maximum(blocks - 1, 0) * norm + last
     return RowGrid(
         heads=work.num_heads_q if order == ONE_HEAD else work.num_heads_kv,
@@ -102,7 +111,7 @@ def build_row_grid(work: AttnWork, block_q: int, block_kv: int, order: str) -> R
 
 
 def _positions_group_outer(
-    low: np.ndarray, high: np.ndarray, sq: np.ndarray
+    low: np.ndarray | int, high: np.ndarray, sq: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """First and last position of a row block whose rows are ordered head by head.
 
@@ -116,14 +125,12 @@ def _positions_group_outer(
 def _visible_blocks(
     work: AttnWork,
     block_kv: int,
-    first_pos: np.ndarray,
+    first_pos: np.ndarray | int,
     last_pos: np.ndarray,
     sq: np.ndarray,
     skv: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """First visible key block and number of visible key blocks per row block."""
-    if work.mask_mode == MASK_NONE:
-        return np.zeros_like(skv), -(-skv // block_kv)
     diagonal = skv - sq
     if work.mask_mode == MASK_CAUSAL:
         first_key = np.zeros_like(skv)

@@ -69,7 +69,7 @@ def sequence_splits(problem: Problem, block_q: int) -> np.ndarray:
     """Splits of every sequence."""
     work, grid, cores = problem.work, problem.grid, problem.cores
     longest_q, longest_kv = int(work.q_lens.max()), int(work.kv_lens.max())
-    blocks_of_head = -(-longest_q * work.group // block_q)
+    blocks_of_head = max(-(-longest_q * work.group // block_q), 1)
     loaded = longest_kv
     if work.mask_mode == MASK_WINDOW and work.win_left >= 0 and work.win_right >= 0:
         loaded = min(loaded, work.win_left + work.win_right + 1 + block_q)
