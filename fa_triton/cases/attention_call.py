@@ -1,0 +1,165 @@
+"""From an attention case to the call it describes: defaults, lengths, pages, strides."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fa_triton.cases.call import DTYPES, CaseCall, Operand, Small, ints, mask_template
+from fa_triton.cases.case import ArangeTable, AttentionCase
+from fa_triton.layout import FRACTAL, LAYOUTS, dense_shape, is_paged
+from fa_triton.problem import NO_MASK, WINDOW
+from fa_triton.validation.layouts import check_layouts
+
+# What a list means by a window without end.
+_UNLIMITED = 2147483647
+
+
+def describe_attention(case: AttentionCase) -> CaseCall:
+    """Describe the call of a case.
+
+    Raises:
+        ValueError: The case does not say enough, or contradicts itself.
+    """
+    layout_kv = case.layout_kv or case.layout_q
+    layout_out = case.layout_out or case.layout_q
+    check_layouts(case.layout_q, layout_kv, layout_out)
+    heads_kv = case.num_heads_kv or case.num_heads_q
+    dtype = DTYPES[case.dtype]
+    small: dict[str, Small] = {}
+    cu_q = case.cu_seqlens_q if case.layout_q == "TND" else None
+    cu_kv = case.cu_seqlens_kv or case.cu_seqlens_q
+    batch_size = _batch_size(case, cu_q)
+
+    q_tokens = cu_q[-1] if cu_q else _required(case.seqlen_q, "S1", case.layout_q)
+    if cu_q:
+        small["cu_seqlens_q"] = ints(cu_q)
+    if case.seqused_q is not None:
+        small["seqused_q"] = ints(case.seqused_q)
+    kv_axis = case.seqlen_kv or case.seqlen_q
+    used_kv = case.seqused_kv
+    if layout_kv == "TND":
+        if cu_kv is None:
+            raise ValueError("`cu_seqlens_kv` must be given with layout TND, got none")
+        kv_axis = cu_kv[-1]
+        small["cu_seqlens_kv"] = ints(cu_kv)
+    kv_tokens = _required(kv_axis, "S2", layout_kv)
+    if is_paged(layout_kv):
+        if used_kv is None:
+            # the operator takes no starts with pages: lists that give them mean the lengths
+            starts = case.cu_seqlens_kv
+            used_kv = np.diff(starts).tolist() if starts else [kv_tokens] * batch_size
+        small["block_table"] = ints(_block_table(case, used_kv))
+    if used_kv is not None:
+        small["seqused_kv"] = ints(used_kv)
+    if case.mask_mode != NO_MASK:
+        small["attn_mask"] = mask_template()
+
+    def kv(head_dim: int) -> tuple[int, ...]:
+        if is_paged(layout_kv):
+            pages = int(_values(small["block_table"]).max()) + 1
+            return _paged_shape(layout_kv, max(pages, 1), case.block_size or 0, heads_kv, head_dim)
+        return dense_shape(
+            layout_kv,
+            batch_size=batch_size,
+            tokens=kv_tokens,
+            num_heads=heads_kv,
+            head_dim=head_dim,
+        )
+
+    head_dim_v = case.head_dim_v or case.head_dim
+    q_sizes = {"batch_size": batch_size, "tokens": q_tokens, "num_heads": case.num_heads_q}
+    window = case.mask_mode == WINDOW
+    padded = _padded_axis(case, layout_kv)
+    return CaseCall(
+        q=Operand(
+            dense_shape(case.layout_q, **q_sizes, head_dim=case.head_dim), dtype, case.q_range
+        ),
+        k=Operand(kv(case.head_dim), dtype, case.k_range, padded),
+        v=Operand(kv(head_dim_v), dtype, case.v_range, padded),
+        small=small,
+        options={
+            "softmax_scale": case.head_dim**-0.5 if case.scale is None else case.scale,
+            "mask_mode": case.mask_mode,
+            "win_left": _width(case.win_left) if window else -1,
+            "win_right": _width(case.win_right) if window else -1,
+            "layout_q": case.layout_q,
+            "layout_kv": layout_kv,
+            "layout_out": layout_out,
+            "return_softmax_lse": bool(case.return_softmax_lse),
+        },
+        out_shape=dense_shape(layout_out, **q_sizes, head_dim=head_dim_v),
+    )
+
+
+def _batch_size(case: AttentionCase, cu_q: list[int] | None) -> int:
+    if case.layout_q == "TND":
+        if not cu_q or len(cu_q) < 2:
+            raise ValueError(f"`cu_seqlens_q` must hold B + 1 starts with TND, got {cu_q}")
+        return len(cu_q) - 1
+    return _required(case.batch_size, "B", case.layout_q)
+
+
+def _required(value: int | None, name: str, layout: str) -> int:
+    if value is None:
+        raise ValueError(f"`{name}` must be given with layout {layout}, got none")
+    return value
+
+
+def _width(width: int) -> int:
+    return -1 if width == _UNLIMITED else width
+
+
+def _block_table(case: AttentionCase, used: list[int]) -> np.ndarray:
+    """Page ids ``[B, pages]``; entries that no key needs are -1 unless the case gives them."""
+    size = case.block_size
+    if size is None or size < 1:
+        raise ValueError(f"`block_size` must be given with paged keys, got {size}")
+    if isinstance(case.block_table, ArangeTable):
+        return np.arange(math.prod(case.block_table.shape)).reshape(case.block_table.shape)
+    if case.block_table is not None:
+        return np.array(case.block_table)
+    pages = [-(-length // size) for length in used]
+    longest = max(*pages, -(-(case.seqlen_kv or case.seqlen_q or 0) // size), 1)
+    rows, columns = case.block_table_shape or (len(used), longest)
+    if rows != len(used) or columns < max(pages):
+        raise ValueError(
+            f"`block_table_shape` must be at least {[len(used), max(pages)]}, got {[rows, columns]}"
+        )
+    table = np.full((rows, columns), -1)
+    first = 0
+    for row, count in zip(table, pages, strict=True):
+        row[:count] = np.arange(first, first + count)
+        first += count
+    return table
+
+
+def _paged_shape(
+    layout: str, pages: int, page_size: int, num_heads: int, head_dim: int
+) -> tuple[int, ...]:
+    axes = LAYOUTS[layout]
+    shape = [0] * axes.rank
+    shape[0], shape[axes.token], shape[axes.head] = pages, page_size, num_heads
+    whole, *fractal = axes.dims
+    shape[whole] = head_dim // FRACTAL if fractal else head_dim
+    for axis in fractal:
+        shape[axis] = FRACTAL
+    return tuple(shape)
+
+
+def _padded_axis(case: AttentionCase, layout_kv: str) -> int | None:
+    """The axis behind the last one whose stride is not dense: a longer one widens the strides."""
+    if case.nc_kv_dims is None:
+        return None
+    dims = (case.nc_kv_dims,) if isinstance(case.nc_kv_dims, int) else case.nc_kv_dims
+    if tuple(dims) != tuple(range(len(dims))) or not 0 < len(dims) < LAYOUTS[layout_kv].rank:
+        raise ValueError(
+            "`nc_kv_dims` must be the axes of k and v from 0 on without the last one, "
+            f"got {list(dims)}"
+        )
+    return len(dims)
+
+
+def _values(small: Small) -> np.ndarray:
+    return np.zeros(1, np.int32) if small.values is None else small.values

@@ -1,0 +1,191 @@
+"""Run one case: validate, plan, compute and judge; or plan only, where computing takes too long."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fa_triton.cases.attention_call import describe_attention
+from fa_triton.cases.call import CaseCall
+from fa_triton.cases.case import AttentionCase, Case, RuleCase
+from fa_triton.cases.coverage import check_coverage
+from fa_triton.cases.files import with_changes
+from fa_triton.cases.judge import Judgement, judge
+from fa_triton.cases.planning import plan_case
+from fa_triton.cases.rule_call import describe_rule, with_lengths
+from fa_triton.cases.tensors import make_arguments, meta_arguments
+from fa_triton.cases.work import attention_flops, visible_pairs
+from fa_triton.device import cpu_mode
+from fa_triton.flash_attention import flash_attn
+from fa_triton.problem import AttnProblem
+from fa_triton.targets import A2
+from fa_triton.validation import check_lengths_on_host, resolve_lengths, validate_flash_attn
+
+# Cases of more floating-point operations are planned and not computed.
+MAX_GFLOP = 20.0
+
+PLAN = "plan"
+REFUSED = "refused"
+ACCEPTED = "accepted"
+NOT_APPLICABLE = "not applicable"
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What became of a case.
+
+    Attributes:
+        case: The case.
+        path: How far it went: ``native`` or another word for the device that computed it, ``plan``
+            (validated, planned, shapes compared), ``refused``, ``accepted`` (the file expects a
+            refusal), ``not applicable``.
+        passed: Whether that is what it should be.
+        gflop: Floating-point operations of the call, in 1e9; None where it was refused.
+        judgement: Errors, where it was computed.
+        detail: Why it failed, the message of a refusal, or a remark.
+        seconds: How long it took.
+    """
+
+    case: Case
+    path: str
+    passed: bool
+    gflop: float | None = None
+    judgement: Judgement | None = None
+    detail: str = ""
+    seconds: float = 0.0
+
+
+def run_case(case: Case, device: torch.device, max_gflop: float = MAX_GFLOP) -> CaseResult:
+    """Run one case.
+
+    Args:
+        case: The case.
+        device: Where to compute.
+        max_gflop: Compute up to so many 1e9 floating-point operations, plan only above.
+
+    Returns:
+        What became of it. Errors of the library are results too; none is raised.
+    """
+    begin = time.perf_counter()
+    if case.ours.not_applicable:
+        result = CaseResult(case, NOT_APPLICABLE, True, detail=case.ours.not_applicable)
+    elif isinstance(case, RuleCase) and not (case.succeeds or case.ours.accepted):
+        result = _refuse(case)
+    else:
+        result = _take(case, device, max_gflop)
+    return replace(result, seconds=time.perf_counter() - begin)
+
+
+def describe(case: Case) -> CaseCall:
+    """Describe the call of a case, with our changes.
+
+    Raises:
+        ValueError: The case does not describe a call.
+    """
+    changed = with_changes(case)
+    if isinstance(changed, AttentionCase):
+        return describe_attention(changed)
+    return describe_rule(changed)
+
+
+def refusal(call: CaseCall) -> Exception | None:
+    """The error that refuses a call, before anything is computed; None if it is taken."""
+    try:
+        arguments = meta_arguments(call)
+        problem = validate_flash_attn(**arguments)
+        lengths: dict[str, Any] = call.lengths()
+        given = [name for name in call.small if name.startswith(("cu_seqlens", "seqused"))]
+        if given and len(lengths) == len(given):
+            check_lengths_on_host(problem, **lengths)
+    except (ValueError, TypeError, RuntimeError) as error:
+        return error
+    return None
+
+
+def _refuse(case: RuleCase) -> CaseResult:
+    """A case that must be refused: as the file has it, and by the error that we name."""
+    try:
+        raw = refusal(describe_rule(case))
+        changed = refusal(describe(case))
+    except ValueError as error:
+        return CaseResult(case, REFUSED, False, detail=f"unreadable: {error}")
+    if changed is None or raw is None:
+        return CaseResult(case, ACCEPTED, False, detail="must be refused, got accepted")
+    ours = case.ours
+    wrong = []
+    if ours.error is not None and type(changed).__name__ != ours.error:
+        wrong.append(f"must be refused by {ours.error}")
+    wrong += [f"the message must say {part!r}" for part in ours.says if part not in str(changed)]
+    told = f"{type(changed).__name__}: {changed}"
+    return CaseResult(case, REFUSED, not wrong, detail="; ".join((*wrong, told)))
+
+
+def _take(case: Case, device: torch.device, max_gflop: float) -> CaseResult:
+    """A case that must be taken: computed, or planned where computing takes too long."""
+    path = ACCEPTED if case.ours.accepted else PLAN
+    remark = case.ours.accepted or case.ours.note
+    gflop = None
+    try:
+        call = describe(case)
+        problem = validate_flash_attn(**meta_arguments(call))
+        if isinstance(case, RuleCase):
+            call = with_lengths(call, problem.page_size)
+        lengths = resolve_lengths(problem, **call.lengths())
+        gflop = _gflop(problem, lengths)
+        faults = _shape_faults(call, problem)
+        if gflop > max_gflop:
+            cores = {"num_aic": A2.cube_cores, "num_aiv": A2.vector_cores}
+            words = plan_case(call, problem, torch.device("cpu"), **cores).numpy()
+            coverage = check_coverage(words, problem, lengths)
+            faults += coverage.faults
+            told = "; ".join(faults) or remark
+            return CaseResult(case, path, not faults, gflop, detail=told)
+        if not case.ours.accepted:
+            path = _path(device)
+        judgement, wrong = _compute(call, problem, device)
+        faults += wrong
+        told = "; ".join(faults) or remark
+        return CaseResult(case, path, not faults, gflop, judgement, told)
+    except (ValueError, TypeError, RuntimeError, MemoryError) as error:
+        told = f"{type(error).__name__}: {error}"
+        return CaseResult(case, path, False, gflop, detail=told)
+
+
+def _compute(
+    call: CaseCall, problem: AttnProblem, device: torch.device
+) -> tuple[Judgement, list[str]]:
+    """Plan, run and judge a call; also returns what is wrong with the shapes of the results."""
+    arguments = make_arguments(call, device)
+    metadata = plan_case(call, problem, device)
+    out, lse = flash_attn(**arguments, metadata=metadata)
+    wanted_lse = problem.lse_shape if problem.return_softmax_lse else (1,)
+    faults = [
+        f"{name} must be {dtype} {shape}, got {got.dtype} {tuple(got.shape)}"
+        for name, got, dtype, shape in (
+            ("out", out, problem.dtype, problem.out_shape),
+            ("lse", lse, torch.float32, wanted_lse),
+        )
+        if got.dtype != dtype or tuple(got.shape) != shape
+    ]
+    judgement = judge(arguments, out, lse if problem.return_softmax_lse else None)
+    return judgement, [*faults, *judgement.faults]
+
+
+def _gflop(problem: AttnProblem, lengths: tuple[np.ndarray, np.ndarray]) -> float:
+    pairs = visible_pairs(lengths[0].tolist(), lengths[1].tolist(), problem.window)
+    flops = attention_flops(pairs, problem.num_heads_q, problem.head_dim, problem.head_dim_v)
+    return flops / 1e9
+
+
+def _shape_faults(call: CaseCall, problem: AttnProblem) -> list[str]:
+    if call.out_shape is None or call.out_shape == problem.out_shape:
+        return []
+    return [f"out must have shape {call.out_shape}, got {problem.out_shape}"]
+
+
+def _path(device: torch.device) -> str:
+    return cpu_mode() if device.type == "cpu" else device.type
