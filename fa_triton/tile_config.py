@@ -27,10 +27,11 @@ class TileKey:
 
     Attributes:
         device: ``A2``, ``A3``, ``A5``, ``cuda`` or ``cpu``.
-        head_dim: Head dimension D.
+        head_dim: Columns of a tile of q and k: the head dims, padded to a power of two.
         dtype: Class of the input dtype.
         mask: Class of the mask.
         rows: Rows of the longest head unit.
+        logit_steps: Steps between product and mask, which take room: soft cap, distance bias.
     """
 
     device: str
@@ -38,6 +39,7 @@ class TileKey:
     dtype: DtypeClass
     mask: MaskClass
     rows: int
+    logit_steps: int = 0
 
 
 class TileConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,7 +61,10 @@ class TileConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of a config file: conditions, tiles, and how they were found."""
+    """One line of a config file: conditions, tiles, and how they were found.
+
+    A condition that is None holds for every problem.
+    """
 
     head_dim: int
     dtype: DtypeClass
@@ -67,6 +72,7 @@ class TileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: TileConfig
     found: str
     rows_up_to: int | None = None
+    logit_steps_up_to: int | None = None
 
     def matches(self, key: TileKey) -> bool:
         """Whether the entry is for this problem."""
@@ -75,6 +81,7 @@ class TileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             and self.dtype == key.dtype
             and key.mask in self.masks
             and (self.rows_up_to is None or key.rows <= self.rows_up_to)
+            and (self.logit_steps_up_to is None or key.logit_steps <= self.logit_steps_up_to)
         )
 
 

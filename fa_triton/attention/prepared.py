@@ -7,8 +7,15 @@ from dataclasses import dataclass
 
 from fa_triton.attention.plans import tile_for
 from fa_triton.attention.rows import RowUnits, row_units
-from fa_triton.attention.tiles import dtype_class, fit_to_pages, fit_to_plan, padded_dims
+from fa_triton.attention.tiles import (
+    dtype_class,
+    fit_to_pages,
+    fit_to_plan,
+    padded_dims,
+    tile_device,
+)
 from fa_triton.attention.variants import KernelForm, combine_form, forward_form
+from fa_triton.device import device_info
 from fa_triton.planner.table import Header
 from fa_triton.problem import AttnProblem
 from fa_triton.tile_config import TileConfig
@@ -47,10 +54,11 @@ def prepare(problem: AttnProblem, header: Header) -> PreparedCall:
     units = row_units(problem, header)
     rows = header.longest_q * units.kernel_group
     tile = tile_for(problem, problem.device, dtype_class(problem.dtype), rows)
+    device = tile_device(device_info(problem.device))
     if problem.is_paged:
-        tile, step = fit_to_pages(tile, header, problem.page_size)
+        tile, step = fit_to_pages(tile, header, device, problem.page_size)
     else:
-        tile = fit_to_plan(tile, header)
+        tile = fit_to_plan(tile, header, device)
         step = tile.block_kv
     return PreparedCall(
         problem=problem,

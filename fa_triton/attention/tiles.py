@@ -44,6 +44,13 @@ def tile_dim(problem: BatchProblem) -> int:
     return padded_dims(problem.head_dim, head_dim_v)[0]
 
 
+def logit_steps(problem: BatchProblem) -> int:
+    """Steps between q·k and mask: soft cap and distance bias; a plan does not know them."""
+    if not isinstance(problem, AttnProblem):
+        return 0
+    return int(problem.softcap > 0) + int(problem.has_alibi_slopes)
+
+
 def padded_dims(head_dim: int, head_dim_v: int) -> tuple[int, int]:
     """Columns (D, DV) of the tiles of q and k, and of v: powers of two that hold the head dims.
 
@@ -63,14 +70,16 @@ def kv_step(page_size: int, block_kv: int) -> int:
     return 16 * max(n for n in range(1, min(sixteens, limit) + 1) if sixteens % n == 0)
 
 
-def fit_to_plan(tile: TileConfig, header: Header) -> TileConfig:
+def fit_to_plan(tile: TileConfig, header: Header, device: str) -> TileConfig:
     """Cut tiles down so that plan blocks are multiples of them."""
-    block_q = _largest_divisor(header.block_q, tile.block_q)
     block_kv = _largest_divisor(header.block_kv, tile.block_kv)
+    block_q = _not_square(_largest_divisor(header.block_q, tile.block_q), block_kv, device)
     return msgspec.structs.replace(tile, block_q=block_q, block_kv=block_kv)
 
 
-def fit_to_pages(tile: TileConfig, header: Header, page_size: int) -> tuple[TileConfig, int]:
+def fit_to_pages(
+    tile: TileConfig, header: Header, device: str, page_size: int
+) -> tuple[TileConfig, int]:
     """Cut tiles down so that none crosses a page or a block of the plan.
 
     Returns:
@@ -79,17 +88,29 @@ def fit_to_pages(tile: TileConfig, header: Header, page_size: int) -> tuple[Tile
     """
     step = kv_step(math.gcd(page_size, header.block_kv), tile.block_kv)
     block_q = _largest_divisor(header.block_q, tile.block_q)
-    block_kv = 1 << (step - 1).bit_length()
+    return tile_on_pages(msgspec.structs.replace(tile, block_q=block_q), step, device), step
+
+
+def tile_on_pages(tile: TileConfig, step: int, device: str) -> TileConfig:
+    """Tile that advances by ``step`` keys."""
+    block_kv = _power_of_two(step)
+    block_q = _not_square(tile.block_q, block_kv, device)
     peel = tile.peel_interior and step == block_kv
-    tile = msgspec.structs.replace(
-        tile, block_q=block_q, block_kv=block_kv, peel_interior=peel
-    )
-    return tile, step
+    return msgspec.structs.replace(tile, block_q=block_q, block_kv=block_kv, peel_interior=peel)
 
 
-def _power_of_two(head_dim: int) -> int:
-    """The smallest power of two that holds a head dim and fits a matrix product."""
-    return max(1 << (head_dim - 1).bit_length(), MIN_DIM)
+def _not_square(block_q: int, block_kv: int, device: str) -> int:
+    """Rows of a tile, halved where 64 rows and 64 keys meet on A2 or A3.
+
+    That tile overflows the unified buffer, where 32 rows and 128 rows fit: the compiler takes one
+    axis for the other.
+    """
+    return block_q // 2 if device in ("A2", "A3") and block_q == block_kv == 64 else block_q
+
+
+def _power_of_two(size: int) -> int:
+    """The smallest power of two that holds ``size`` and fits a matrix product."""
+    return max(1 << (size - 1).bit_length(), MIN_DIM)
 
 
 def _largest_divisor(block: int, tile: int) -> int:

@@ -85,7 +85,12 @@ def forward_constants(
 
 
 def combine_constants(
-    head_dim_v: int, columns: int, has_task_list: bool, units: RowUnits, tile: TileConfig
+    head_dim_v: int,
+    columns: int,
+    has_task_list: bool,
+    units: RowUnits,
+    tile: TileConfig,
+    lse_has_sink: bool = False,
 ) -> dict[str, int | bool]:
     """Compile-time arguments of ``attn_combine`` for ``head_dim_v`` of ``columns`` columns."""
     return {
@@ -98,6 +103,7 @@ def combine_constants(
         "HEAD_MAJOR": units.is_head_major,
         "HAS_PADDED_DV": head_dim_v < columns,
         "HAS_TASK_LIST": has_task_list,
+        "LSE_HAS_SINK": lse_has_sink,
     }
 
 
@@ -115,9 +121,13 @@ def combine_form(
     """Form of ``attn_combine`` that a call runs."""
     columns = padded_dims(problem.head_dim, problem.head_dim_v)[1]
     constants = combine_constants(
-        problem.head_dim_v, columns, not header.is_section_stream_k, units, tile
+        problem.head_dim_v,
+        columns,
+        not header.is_section_stream_k,
+        units,
+        tile,
+        problem.lse_includes_sink,
     )
-    constants["LSE_HAS_SINK"] = problem.lse_includes_sink
     return _form("attn_combine", problem, constants, COMBINE_TENSORS)
 
 
