@@ -44,6 +44,31 @@ class AttnOptions(TypedDict, total=False):
     batch_invariant: bool
 
 
+class MetadataOptions(TypedDict, total=False):
+    """Keyword arguments of ``flash_attn_metadata`` but for the device."""
+
+    cu_seqlens_q: torch.Tensor | None
+    cu_seqlens_kv: torch.Tensor | None
+    seqused_q: torch.Tensor | None
+    seqused_kv: torch.Tensor | None
+    batch_size: int | None
+    max_seqlen_q: int | None
+    max_seqlen_kv: int | None
+    page_size: int | None
+    mask_mode: int | None
+    win_left: int | None
+    win_right: int | None
+    layout_q: str
+    layout_kv: str
+    layout_out: str
+    planner: str
+    num_aic: int | None
+    num_aiv: int | None
+    block_q: int | None
+    block_kv: int | None
+    batch_invariant: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Side:
     """What a :class:`BatchProblem` says about the lengths of q, or of k and v."""

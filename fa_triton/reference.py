@@ -66,8 +66,7 @@ def flash_attn_reference(
     Raises:
         ValueError, TypeError: As ``flash_attn``, and for values of lengths and page ids.
 
-    Notes: Reads lengths and pages on the host; serves also what no kernel has yet (pages, softcap,
-        ALiBi, other head dims).
+    Notes: Reads lengths and pages on the host.
     """
     rounding = Rounding(torch.float64, torch.float64)
     return _attend(q, k, v, rounding, q.dtype if out_dtype is None else out_dtype, options)
@@ -100,7 +99,7 @@ def _attend(
     out_dtype: torch.dtype,
     options: AttnOptions,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    problem = validate_flash_attn(q, k, v, allow_unbuilt=True, **options)
+    problem = validate_flash_attn(q, k, v, **options)
     q_lens, kv_lens = resolve_lengths(
         problem,
         cu_seqlens_q=options.get("cu_seqlens_q"),

@@ -12,7 +12,7 @@ import torch
 
 from fa_triton.attention.metadata import KnownHeader, PlannedCall
 from fa_triton.attention.rows import INVARIANT_ROWS, merged_rows, plans_one_head
-from fa_triton.attention.tiles import kv_step, mask_class, tile_device, tile_dim
+from fa_triton.attention.tiles import kv_step, logit_steps, mask_class, tile_device, tile_dim
 from fa_triton.device import device_info
 from fa_triton.planner import AttnWork, make_plan
 from fa_triton.planner.table import encode, read_header
@@ -96,7 +96,12 @@ def tile_for(
         rows = INVARIANT_ROWS
     return choose_tile(
         TileKey(
-            tile_device(device_info(device)), tile_dim(problem), dtype, mask_class(problem), rows
+            tile_device(device_info(device)),
+            tile_dim(problem),
+            dtype,
+            mask_class(problem),
+            rows,
+            logit_steps(problem),
         )
     )
 

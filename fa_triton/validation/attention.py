@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from fa_triton.layout import is_paged
 from fa_triton.problem import AttnProblem, Side
 from fa_triton.validation.batch import describe_batch
-from fa_triton.validation.layouts import check_layouts
+from fa_triton.validation.layouts import Layouts, check_layouts
 from fa_triton.validation.lengths import (
     check_length_tensors,
     common_batch_size,
@@ -17,11 +19,18 @@ from fa_triton.validation.masks import check_mask
 from fa_triton.validation.pages import check_pages
 from fa_triton.validation.scalars import as_flag, as_float, as_max_seqlen
 from fa_triton.validation.tensors import (
+    check_forms_agree,
     check_operand,
+    check_operand_form,
     check_operands_agree,
     check_small_tensor,
+    refuse_gradient,
 )
-from fa_triton.validation.unbuilt import refuse_unbuilt
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from fa_triton.problem import AttnOptions
 
 HEADER_WORDS = 16
 
@@ -53,7 +62,6 @@ def validate_flash_attn(
     alibi_slopes: torch.Tensor | None = None,
     lse_includes_sink: bool = False,
     batch_invariant: bool = False,
-    allow_unbuilt: bool = False,
 ) -> AttnProblem:
     """Check every argument of ``flash_attn`` without reading a device.
 
@@ -83,7 +91,6 @@ def validate_flash_attn(
         alibi_slopes: Slopes of a distance bias ``[Nq]``, fp32.
         lse_includes_sink: Whether the log-sum-exp counts the sinks.
         batch_invariant: Whether a sequence's result must not depend on the batch.
-        allow_unbuilt: Accept what only the reference can compute.
 
     Returns:
         The problem: sizes and options, no tensors.
@@ -130,6 +137,7 @@ def validate_flash_attn(
                 device=device,
                 meaning=f"({num_heads_q},), one per query head",
             )
+            refuse_gradient(name, per_head)
     if metadata is not None:
         _check_metadata_tensor(metadata, device)
 
@@ -179,9 +187,27 @@ def validate_flash_attn(
         return_softmax_lse=as_flag("return_softmax_lse", return_softmax_lse),
         lse_includes_sink=as_flag("lse_includes_sink", lse_includes_sink),
     )
-    if not allow_unbuilt:
-        refuse_unbuilt(problem)
     return problem
+
+
+def check_call_form(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Unpack[AttnOptions]
+) -> Layouts:
+    """Check what does not depend on sizes, while a graph for many sizes is traced.
+
+    Returns:
+        The layouts, which the ranks of q, k and v fit.
+    """
+    layouts = check_layouts(
+        options.get("layout_q", "BSND"),
+        options.get("layout_kv", "BSND"),
+        options.get("layout_out", "BSND"),
+    )
+    for name, tensor, layout in (("q", q, layouts.q), ("k", k, layouts.kv), ("v", v, layouts.kv)):
+        check_operand_form(name, tensor, layout)
+    check_forms_agree(q, k, v)
+    check_mask(options.get("mask_mode"), options.get("win_left"), options.get("win_right"))
+    return layouts
 
 
 def _check_known_length(side: Side) -> None:

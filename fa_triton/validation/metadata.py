@@ -19,7 +19,6 @@ from fa_triton.validation.scalars import (
     one_of,
 )
 from fa_triton.validation.tensors import check_head_dim, check_heads
-from fa_triton.validation.unbuilt import refuse_unbuilt
 
 PLANNERS = ("balanced", "section_stream_k")
 # far above any device and any tile; a table and a workspace grow with them
@@ -52,7 +51,6 @@ def validate_metadata(
     block_q: int | None = None,
     block_kv: int | None = None,
     batch_invariant: bool = False,
-    allow_unbuilt: bool = False,
 ) -> MetadataProblem:
     """Check every argument of ``flash_attn_metadata`` without reading a device.
 
@@ -81,7 +79,6 @@ def validate_metadata(
         block_q: Rows of a plan block, a multiple of 16, None for the planner's choice.
         block_kv: Keys of a plan block, a multiple of 16, None for the planner's choice.
         batch_invariant: Whether a sequence's result must not depend on the batch.
-        allow_unbuilt: Accept what no kernel can run yet.
 
     Returns:
         The problem: sizes and options, no tensors.
@@ -129,8 +126,6 @@ def validate_metadata(
         block_q=_block("block_q", block_q),
         block_kv=_block("block_kv", block_kv),
     )
-    if not allow_unbuilt:
-        refuse_unbuilt(problem)
     return problem
 
 

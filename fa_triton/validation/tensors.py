@@ -44,25 +44,15 @@ def check_has_memory(name: str, tensor: torch.Tensor) -> None:
         has_memory = False
     if not has_memory:
         raise NotImplementedError(
-            f"tracing and function transforms are not built: `{name}` must have memory, got a "
-            f"wrapper ({type(tensor).__name__}); call flash_attn outside of FakeTensorMode, "
-            "torch.func and torch.vmap"
+            f"`{name}` must have memory, got a wrapper without ({type(tensor).__name__}); pass the "
+            "tensor that it wraps"
         )
 
 
 def check_operand(name: str, value: object, layout: str) -> Extents:
     """Check one of q, k, v on its own: kind, dtype, rank, axes, strides, no gradient."""
-    tensor = check_is_tensor(name, value)
-    if tensor.dtype not in FLOAT_DTYPES:
-        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in FLOAT_DTYPES)
-        raise TypeError(f"`{name}` must have dtype {allowed}, got {tensor.dtype}")
-    axes = LAYOUTS[layout]
+    tensor = check_operand_form(name, value, layout)
     shape = tuple(tensor.shape)
-    if len(shape) != axes.rank:
-        raise ValueError(
-            f"`{name}` must have {axes.rank} axes {LAYOUT_SHAPES[layout]} in layout {layout}, "
-            f"got shape {shape}"
-        )
     if 0 in shape:
         raise ValueError(f"`{name}` must have no empty axis, got shape {shape}")
     if layout == "PA_NZ" and shape[-1] != FRACTAL:
@@ -70,12 +60,32 @@ def check_operand(name: str, value: object, layout: str) -> Extents:
             f"`{name}` must have a last axis of {FRACTAL} in layout PA_NZ, got shape {shape}"
         )
     check_dense_last_axis(name, tensor)
+    return extents(tensor, layout)
+
+
+def check_operand_form(name: str, value: object, layout: str) -> torch.Tensor:
+    """Check what does not depend on sizes: kind, dtype, rank, no gradient."""
+    tensor = check_is_tensor(name, value)
+    if tensor.dtype not in FLOAT_DTYPES:
+        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in FLOAT_DTYPES)
+        raise TypeError(f"`{name}` must have dtype {allowed}, got {tensor.dtype}")
+    axes = LAYOUTS[layout]
+    if tensor.ndim != axes.rank:
+        raise ValueError(
+            f"`{name}` must have {axes.rank} axes {LAYOUT_SHAPES[layout]} in layout {layout}, "
+            f"got shape {tuple(tensor.shape)}"
+        )
+    refuse_gradient(name, tensor)
+    return tensor
+
+
+def refuse_gradient(name: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor whose gradient autograd would miss."""
     if tensor.requires_grad and torch.is_grad_enabled():
         raise NotImplementedError(
             f"attention is forward only: `{name}` must not require a gradient, got "
             f"requires_grad=True; call it under torch.no_grad() or pass {name}.detach()"
         )
-    return extents(tensor, layout)
 
 
 def check_dense_last_axis(name: str, tensor: torch.Tensor) -> None:
@@ -96,10 +106,7 @@ def check_operands_agree(
     v_extents: Extents,
 ) -> None:
     """Check q, k and v against each other."""
-    for name, tensor in (("k", k), ("v", v)):
-        if tensor.dtype != q.dtype:
-            raise TypeError(f"`{name}` must have the dtype of q, {q.dtype}, got {tensor.dtype}")
-        check_device(name, tensor, q.device)
+    check_forms_agree(q, k, v)
     if k_extents.head_dim != q_extents.head_dim:
         raise ValueError(
             f"`k` must have the head dim of q, {q_extents.head_dim}, got {k_extents.head_dim}"
@@ -114,6 +121,14 @@ def check_operands_agree(
     for name, head_dim in (("q", q_extents.head_dim), ("v", v_extents.head_dim)):
         check_head_dim(f"the head dim of {name}", head_dim)
     check_heads("the number of heads of q", q_extents.heads, k_extents.heads)
+
+
+def check_forms_agree(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Check q, k and v against each other in what does not depend on sizes."""
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.dtype != q.dtype:
+            raise TypeError(f"`{name}` must have the dtype of q, {q.dtype}, got {tensor.dtype}")
+        check_device(name, tensor, q.device)
 
 
 def check_head_dim(subject: str, head_dim: int) -> None:

@@ -26,7 +26,7 @@ def plan(q_lens: list[int], kv_lens: list[int], options: Any = None, **changes: 
     """Plan lengths on the CPU, also what the kernels may not run."""
     longest = {"max_seqlen_q": max(q_lens), "max_seqlen_kv": max(kv_lens)}
     call = metadata(batch_size=len(q_lens), **longest, **changes)
-    problem = validate_metadata(**call, allow_unbuilt=True)
+    problem = validate_metadata(**call)
     lengths = (np.array(q_lens, np.int64), np.array(kv_lens, np.int64))
     return plan_call(problem, lengths, CPU, options=options)
 
@@ -83,7 +83,7 @@ def test_invariant_rows_of_single_heads_stay_single() -> None:
 @pytest.mark.parametrize("wanted", [False, True])
 def test_invariance_of_plan_and_call_must_agree(wanted: bool) -> None:
     table = plan([8, 8, 8], [16, 16, 16], batch_invariant=not wanted).table
-    problem = validate_metadata(**metadata(batch_invariant=wanted), allow_unbuilt=True)
+    problem = validate_metadata(**metadata(batch_invariant=wanted))
     with pytest.raises(ValueError, match="`metadata` must be made for the batch_invariant="):
         read_metadata(table, problem)
     read_metadata(table, replace(problem, batch_invariant=not wanted))
@@ -102,7 +102,7 @@ def test_bounds_alone_make_the_plan_of_equal_lengths() -> None:
 
 
 def test_pages_are_planned_from_bounds() -> None:
-    problem = validate_metadata(**metadata(layout_kv="PA_NZ", page_size=64), allow_unbuilt=True)
+    problem = validate_metadata(**metadata(layout_kv="PA_NZ", page_size=64))
     header = read_header(plan_call(problem, _axes(problem), CPU).table.numpy())
     assert (header.batch_size, header.longest_q, header.longest_kv) == (3, 8, 16)
 

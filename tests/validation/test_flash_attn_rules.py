@@ -261,11 +261,6 @@ OPTION_RULES = [
     ),
 ]
 
-UNBUILT = [
-    unbuilt("batch invariance", dense(batch_invariant=True), "batch_invariant", "per sequence"),
-]
-
-
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -275,7 +270,6 @@ UNBUILT = [
         *MASK_RULES,
         *PAGE_RULES,
         *OPTION_RULES,
-        *UNBUILT,
     ],
     ids=str,
 )
@@ -360,6 +354,3 @@ def test_dtypes_and_head_dims(dtype: torch.dtype, head_dim: int) -> None:
     problem = validate_flash_attn(q, k, k)
     assert (problem.dtype, problem.head_dim, problem.head_dim_v) == (dtype, head_dim, head_dim)
 
-
-def test_unbuilt_is_valid() -> None:
-    validate_flash_attn(**dense(batch_invariant=True), allow_unbuilt=True)

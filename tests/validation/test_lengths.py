@@ -68,7 +68,7 @@ def test_host_values_of_any_form(form: Any) -> None:
 
 def test_paged_lengths_of_a_plan() -> None:
     problem = validate_metadata(
-        **metadata(layout_kv="PA_BBND", seqused_kv=ints(3), max_seqlen_kv=None), allow_unbuilt=True
+        **metadata(layout_kv="PA_BBND", seqused_kv=ints(3), max_seqlen_kv=None)
     )
     _, kv_lens = resolve_lengths(problem, seqused_kv=lengths(1, 0, 99999))
     assert kv_lens.tolist() == [1, 0, 99999]

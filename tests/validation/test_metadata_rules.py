@@ -9,7 +9,7 @@ import torch
 
 from fa_triton.validation import validate_flash_attn, validate_metadata
 from tests.validation.calls import dense, ints, metadata, packed, packed_metadata, tensor
-from tests.validation.refusals import Refusal, assert_refused, unbuilt, wrong_type, wrong_value
+from tests.validation.refusals import Refusal, assert_refused, wrong_type, wrong_value
 
 
 def bounds_of_packed(**changes: Any) -> dict[str, Any]:
@@ -104,12 +104,7 @@ RULES = [
     wrong_type("batch_invariant", metadata(batch_invariant="yes"), "`batch_invariant`", "str"),
 ]
 
-UNBUILT = [
-    unbuilt("batch invariance", metadata(batch_invariant=True), "batch_invariant"),
-]
-
-
-@pytest.mark.parametrize("refusal", [*RULES, *UNBUILT], ids=str)
+@pytest.mark.parametrize("refusal", RULES, ids=str)
 def test_refused(refusal: Refusal) -> None:
     assert_refused(validate_metadata, refusal)
 
@@ -129,12 +124,13 @@ def test_refused(refusal: Refusal) -> None:
         packed_metadata(cu_seqlens_kv=None, max_seqlen_kv=9),
         packed_metadata(cu_seqlens_q=None, seqused_q=ints(3)),
         metadata(layout_kv="PA_BBND", page_size=None),
+        metadata(batch_invariant=True),
         metadata(layout_kv="PA_BNBD", page_size=16),
         metadata(layout_kv="PA_NZ", page_size=1024, seqused_kv=ints(3), max_seqlen_kv=None),
     ],
 )
 def test_accepted(call: dict[str, Any]) -> None:
-    validate_metadata(**call, allow_unbuilt=True)
+    validate_metadata(**call)
 
 
 def test_fields_of_a_dense_batch() -> None:
@@ -162,7 +158,7 @@ def test_fields_of_bounds() -> None:
 
 
 def test_page_size_of_a_plan() -> None:
-    problem = validate_metadata(**metadata(layout_kv="PA_BBND", page_size=48), allow_unbuilt=True)
+    problem = validate_metadata(**metadata(layout_kv="PA_BBND", page_size=48))
     assert problem.page_size == 48
     assert validate_metadata(**metadata()).page_size == 0
 

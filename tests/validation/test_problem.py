@@ -36,7 +36,7 @@ def test_fields_of_a_packed_call() -> None:
 
 
 def test_fields_of_a_paged_call() -> None:
-    problem = validate_flash_attn(**paged(), allow_unbuilt=True)
+    problem = validate_flash_attn(**paged())
     assert problem.is_paged
     assert (problem.page_size, problem.seqlen_kv) == (32, 160)
 
