@@ -1,24 +1,16 @@
-"""``flash_attn`` and ``flash_attn_metadata``: validate, describe, choose tiles, plan, run."""
+"""``flash_attn`` and ``flash_attn_metadata``: what they take, return and promise.
+
+The flow of a call is in ``attention/calls.py``; under tracing the same flow runs inside the
+operators of ``fa_triton.ops``.
+"""
 
 from __future__ import annotations
 
 import torch
 
-from fa_triton.attention.kernels import HeadTensors, Lengths, run_attention
-from fa_triton.attention.metadata import check_planned_lengths, read_metadata
-from fa_triton.attention.plans import PlanOptions, plan_call
-from fa_triton.attention.prepared import prepare
-from fa_triton.attention.tiles import dtype_class
-from fa_triton.device import cpu_mode
-from fa_triton.problem import AttnProblem
-from fa_triton.validation import (
-    check_has_memory,
-    lengths_to_plan,
-    resolve_lengths,
-    validate_flash_attn,
-    validate_metadata,
-    value_checks_enabled,
-)
+from fa_triton.attention.calls import attend, plan_batch
+from fa_triton.ops.routing import goes_through_dispatcher
+from fa_triton.problem import AttnOptions, MetadataOptions
 
 
 def flash_attn_metadata(
@@ -94,46 +86,33 @@ def flash_attn_metadata(
         with a left window, which assumes the very lengths it was given. Nothing is mutated.
         Source: CANN ``flash_attn_metadata``.
     """
-    problem = validate_metadata(
-        num_heads_q,
-        num_heads_kv,
-        head_dim,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_kv=cu_seqlens_kv,
-        seqused_q=seqused_q,
-        seqused_kv=seqused_kv,
-        batch_size=batch_size,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_kv=max_seqlen_kv,
-        page_size=page_size,
-        mask_mode=mask_mode,
-        win_left=win_left,
-        win_right=win_right,
-        layout_q=layout_q,
-        layout_kv=layout_kv,
-        layout_out=layout_out,
-        planner=planner,
-        num_aic=num_aic,
-        num_aiv=num_aiv,
-        block_q=block_q,
-        block_kv=block_kv,
-        batch_invariant=batch_invariant,
-    )
-    lengths = resolve_lengths(
-        problem,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_kv=cu_seqlens_kv,
-        seqused_q=seqused_q,
-        seqused_kv=seqused_kv,
-    )
-    if device is None:
-        given = (cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
-        devices = [tensor.device for tensor in given if tensor is not None]
-        device = devices[0] if devices else torch.get_default_device()
-    options = PlanOptions(
-        problem.planner, problem.num_aic, problem.num_aiv, problem.block_q, problem.block_kv
-    )
-    return plan_call(problem, lengths, torch.device(device), options=options).table
+    options: MetadataOptions = {
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_kv": cu_seqlens_kv,
+        "seqused_q": seqused_q,
+        "seqused_kv": seqused_kv,
+        "batch_size": batch_size,
+        "max_seqlen_q": max_seqlen_q,
+        "max_seqlen_kv": max_seqlen_kv,
+        "page_size": page_size,
+        "mask_mode": mask_mode,
+        "win_left": win_left,
+        "win_right": win_right,
+        "layout_q": layout_q,
+        "layout_kv": layout_kv,
+        "layout_out": layout_out,
+        "planner": planner,
+        "num_aic": num_aic,
+        "num_aiv": num_aiv,
+        "block_q": block_q,
+        "block_kv": block_kv,
+        "batch_invariant": batch_invariant,
+    }
+    if goes_through_dispatcher(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv):
+        return torch.ops.fa_triton.flash_attn_metadata(
+            num_heads_q, num_heads_kv, head_dim, **options, device=device
+        )
+    return plan_batch(num_heads_q, num_heads_kv, head_dim, **options, device=device).table
 
 
 def flash_attn(
@@ -214,85 +193,32 @@ def flash_attn(
         value in a key or value row reaches every row of the tile that loads it, also rows that do
         not see it. Source: CANN ``flash_attn``.
     """
-    problem = validate_flash_attn(
-        q,
-        k,
-        v,
-        block_table=block_table,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_kv=cu_seqlens_kv,
-        seqused_q=seqused_q,
-        seqused_kv=seqused_kv,
-        sinks=sinks,
-        attn_mask=attn_mask,
-        metadata=metadata,
-        softmax_scale=softmax_scale,
-        mask_mode=mask_mode,
-        win_left=win_left,
-        win_right=win_right,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_kv=max_seqlen_kv,
-        layout_q=layout_q,
-        layout_kv=layout_kv,
-        layout_out=layout_out,
-        return_softmax_lse=return_softmax_lse,
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        lse_includes_sink=lse_includes_sink,
-        batch_invariant=batch_invariant,
-    )
-    lengths = Lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
-    check_values = value_checks_enabled()
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        check_has_memory(name, tensor)
-    if q.device.type == "cpu" and cpu_mode() == "reference":
-        return _on_reference(
-            q, k, v, problem, block_table=block_table, sinks=sinks, alibi_slopes=alibi_slopes,
-            **vars(lengths),
-        )  # fmt: skip
-    if metadata is None:
-        host_lengths = lengths_to_plan(problem, q.device, **vars(lengths))
-        planned = plan_call(problem, host_lengths, q.device, dtype_class(problem.dtype))
-    else:
-        planned = read_metadata(metadata, problem)
-        if check_values:
-            check_planned_lengths(resolve_lengths(problem, **vars(lengths))[0], planned.header)
-    call = prepare(problem, planned.header)
-    out = torch.empty(problem.out_shape, dtype=q.dtype, device=q.device)
-    lse = None
-    if problem.return_softmax_lse:
-        lse = torch.empty(problem.lse_shape, dtype=torch.float32, device=q.device)
-    heads = HeadTensors(sinks, alibi_slopes)
-    run_attention(q, k, v, block_table, heads, lengths, out, lse, planned.table, call)
-    return out, torch.zeros(1, dtype=torch.float32, device=q.device) if lse is None else lse
-
-
-def _on_reference(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    problem: AttnProblem,
-    **tensors: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Answer from the eager oracle, rounded to the dtype of q."""
-    from fa_triton.reference import flash_attn_reference
-
-    out, lse = flash_attn_reference(
-        q,
-        k,
-        v,
-        **tensors,
-        softmax_scale=problem.softmax_scale,
-        mask_mode=problem.mask_mode,
-        win_left=problem.win_left,
-        win_right=problem.win_right,
-        max_seqlen_q=problem.max_seqlen_q,
-        max_seqlen_kv=problem.max_seqlen_kv,
-        layout_q=problem.layout_q,
-        layout_kv=problem.layout_kv,
-        layout_out=problem.layout_out,
-        return_softmax_lse=problem.return_softmax_lse,
-        softcap=problem.softcap,
-        lse_includes_sink=problem.lse_includes_sink,
-    )
-    return out.to(q.dtype), lse.float()
+    options: AttnOptions = {
+        "block_table": block_table,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_kv": cu_seqlens_kv,
+        "seqused_q": seqused_q,
+        "seqused_kv": seqused_kv,
+        "sinks": sinks,
+        "attn_mask": attn_mask,
+        "metadata": metadata,
+        "softmax_scale": softmax_scale,
+        "mask_mode": mask_mode,
+        "win_left": win_left,
+        "win_right": win_right,
+        "max_seqlen_q": max_seqlen_q,
+        "max_seqlen_kv": max_seqlen_kv,
+        "layout_q": layout_q,
+        "layout_kv": layout_kv,
+        "layout_out": layout_out,
+        "return_softmax_lse": return_softmax_lse,
+        "softcap": softcap,
+        "alibi_slopes": alibi_slopes,
+        "lse_includes_sink": lse_includes_sink,
+        "batch_invariant": batch_invariant,
+    }
+    if goes_through_dispatcher(
+        q, k, v, block_table, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, metadata
+    ):
+        return torch.ops.fa_triton.flash_attn(q, k, v, **options)
+    return attend(q, k, v, **options)

@@ -124,15 +124,10 @@ def test_the_unwanted_lse_is_float32_whatever_the_default() -> None:
 
 
 def test_tensors_without_memory_are_refused() -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     q, k, v = operands()
-    with FakeTensorMode() as mode, pytest.raises(NotImplementedError, match="FakeTensor"):
-        flash_attn(*(mode.from_tensor(tensor) for tensor in (q, k, v)))
+    q.untyped_storage().resize_(0)
     with pytest.raises(NotImplementedError, match="`q` must have memory"):
-        torch.vmap(lambda row: flash_attn(row, k, v)[0])(q[None])
-    with pytest.raises(NotImplementedError, match="`q` must have memory"):
-        torch.func.functionalize(lambda row: flash_attn(row, k, v)[0])(q)
+        flash_attn(q, k, v)
 
 
 def test_lazily_negated_views_are_refused() -> None:

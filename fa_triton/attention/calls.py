@@ -1,0 +1,98 @@
+"""The flow of a call: validate, describe, choose tiles, plan, run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from fa_triton.attention.kernels import HeadTensors, Lengths, run_attention
+from fa_triton.attention.metadata import PlannedCall, check_planned_lengths, read_metadata
+from fa_triton.attention.plans import PlanOptions, plan_call
+from fa_triton.attention.prepared import prepare
+from fa_triton.attention.tiles import dtype_class
+from fa_triton.device import cpu_mode
+from fa_triton.problem import AttnOptions, MetadataOptions
+from fa_triton.validation import (
+    check_has_memory,
+    lengths_to_plan,
+    resolve_lengths,
+    validate_flash_attn,
+    validate_metadata,
+    value_checks_enabled,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+def plan_batch(
+    num_heads_q: int,
+    num_heads_kv: int,
+    head_dim: int,
+    *,
+    device: torch.device | str | None,
+    **options: Unpack[MetadataOptions],
+) -> PlannedCall:
+    """Plan as ``flash_attn_metadata`` says; equal batches share one table."""
+    problem = validate_metadata(num_heads_q, num_heads_kv, head_dim, **options)
+    tensors = _lengths(options)
+    lengths = resolve_lengths(problem, **vars(tensors))
+    if device is None:
+        device = next(
+            (tensor.device for tensor in vars(tensors).values() if tensor is not None),
+            torch.get_default_device(),
+        )
+    plan_options = PlanOptions(
+        problem.planner, problem.num_aic, problem.num_aiv, problem.block_q, problem.block_kv
+    )
+    return plan_call(problem, lengths, torch.device(device), options=plan_options)
+
+
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Unpack[AttnOptions]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend as ``flash_attn`` says."""
+    problem = validate_flash_attn(q, k, v, **options)
+    lengths = _lengths(options)
+    check_values = value_checks_enabled()
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        check_has_memory(name, tensor)
+    if q.device.type == "cpu" and cpu_mode() == "reference":
+        return _on_reference(q, k, v, options)
+    metadata = options.get("metadata")
+    if metadata is None:
+        host_lengths = lengths_to_plan(problem, q.device, **vars(lengths))
+        planned = plan_call(problem, host_lengths, q.device, dtype_class(problem.dtype))
+    else:
+        planned = read_metadata(metadata, problem)
+        if check_values:
+            check_planned_lengths(resolve_lengths(problem, **vars(lengths))[0], planned.header)
+    call = prepare(problem, planned.header)
+    out = torch.empty(problem.out_shape, dtype=q.dtype, device=q.device)
+    lse = None
+    if problem.return_softmax_lse:
+        lse = torch.empty(problem.lse_shape, dtype=torch.float32, device=q.device)
+    heads = HeadTensors(options.get("sinks"), options.get("alibi_slopes"))
+    block_table = options.get("block_table")
+    run_attention(q, k, v, block_table, heads, lengths, out, lse, planned.table, call)
+    return out, torch.zeros(1, dtype=torch.float32, device=q.device) if lse is None else lse
+
+
+def _lengths(options: AttnOptions | MetadataOptions) -> Lengths:
+    return Lengths(
+        options.get("cu_seqlens_q"),
+        options.get("cu_seqlens_kv"),
+        options.get("seqused_q"),
+        options.get("seqused_kv"),
+    )
+
+
+def _on_reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttnOptions
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Answer from the eager oracle, rounded to the dtype of q."""
+    from fa_triton.reference import flash_attn_reference
+
+    out, lse = flash_attn_reference(q, k, v, **options)
+    return out.to(q.dtype), lse.float()

@@ -1,0 +1,47 @@
+"""Whether a call must go through torch's dispatcher, or may run its implementation at once."""
+
+from __future__ import annotations
+
+import torch
+from torch._C import _functorch, _len_torch_dispatch_stack
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def goes_through_dispatcher(*tensors: torch.Tensor | None) -> bool:
+    """Whether torch must see the call as one operator.
+
+    So it is while a graph is traced, under a dispatch mode (fake tensors, FLOP counters), and for
+    tensors that are fake, on the meta device, or of a class that may intercept operators. What is
+    no tensor at all is left to validation.
+
+    Raises:
+        NotImplementedError: A tensor inside ``torch.vmap``, ``torch.func.grad`` and the like.
+    """
+    if torch.compiler.is_compiling() or _len_torch_dispatch_stack():
+        return True
+    through = False
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor):
+            if _functorch.is_functorch_wrapped_tensor(tensor):
+                _refuse_transform(tensor)
+                through = True
+            elif type(tensor) not in _PLAIN_TYPES or tensor.is_meta:
+                through = True
+    return through
+
+
+def _refuse_transform(tensor: torch.Tensor) -> None:
+    if _functorch.is_batchedtensor(tensor):
+        raise NotImplementedError(NO_VMAP)
+    if _functorch.is_gradtrackingtensor(tensor):
+        raise NotImplementedError(
+            "attention is forward only: derivatives by torch.func are not built; call it outside "
+            "of torch.func.grad, jvp and the like"
+        )
+
+
+NO_VMAP = (
+    "torch.vmap over attention is not built; give the batch its own axis (BSND, BNSD) or pack the "
+    "sequences as TND with cu_seqlens"
+)
