@@ -69,6 +69,8 @@ def describe_attention(case: AttentionCase) -> CaseCall:
         )
 
     head_dim_v = case.head_dim_v or case.head_dim
+    wants_lse = bool(case.return_softmax_lse)
+    lse_shape = (case.num_heads_q, q_tokens) if cu_q else (batch_size, case.num_heads_q, q_tokens)
     q_sizes = {"batch_size": batch_size, "tokens": q_tokens, "num_heads": case.num_heads_q}
     window = case.mask_mode == WINDOW
     padded = _padded_axis(case, layout_kv)
@@ -87,9 +89,10 @@ def describe_attention(case: AttentionCase) -> CaseCall:
             "layout_q": case.layout_q,
             "layout_kv": layout_kv,
             "layout_out": layout_out,
-            "return_softmax_lse": bool(case.return_softmax_lse),
+            "return_softmax_lse": wants_lse,
         },
         out_shape=dense_shape(layout_out, **q_sizes, head_dim=head_dim_v),
+        lse_shape=lse_shape if wants_lse else None,
     )
 
 

@@ -52,6 +52,7 @@ class CaseCall:
         small: The other tensors by argument name.
         options: The arguments that are no tensors.
         out_shape: What the case says the result's shape is, None where it says nothing.
+        lse_shape: The same of the log-sum-exp.
     """
 
     q: Operand
@@ -60,6 +61,7 @@ class CaseCall:
     small: dict[str, Small] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     out_shape: tuple[int, ...] | None = None
+    lse_shape: tuple[int, ...] | None = None
 
     def lengths(self) -> dict[str, np.ndarray]:
         """Values of the length tensors, as far as they are known."""

@@ -47,6 +47,7 @@ def plan_case(
         layout_q=problem.layout_q,
         layout_kv=problem.layout_kv,
         layout_out=problem.layout_out,
+        page_size=problem.page_size or None,
         num_aic=num_aic,
         num_aiv=num_aiv,
         device=device,

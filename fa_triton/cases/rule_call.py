@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,14 +97,19 @@ def describe_rule(case: RuleCase) -> CaseCall:
     }
     for names, convert in ((_INTS, _as_int), (_FLOATS, float)):
         options |= {name: convert(cells[name]) for name in names if name in cells}
-    expected = cells.get("expect_attn_out_shape") or cells.get("attn_out_shape")
+    # the result that a refused row would be given to fill has some other shape
+    out_shape = lse_shape = None
+    if case.succeeds:
+        out_shape = cells.get("expect_attn_out_shape") or cells.get("attn_out_shape")
+        lse_shape = cells.get("expect_softmax_lse_shape") or cells.get("softmax_lse_shape")
     return CaseCall(
         q=_operand("q", cells),
         k=_operand("k", cells),
         v=_operand("v", cells),
         small=small,
         options=options,
-        out_shape=None if expected is None else _shape("attn_out", expected),
+        out_shape=None if out_shape is None else _shape("attn_out", out_shape),
+        lse_shape=None if lse_shape is None else _shape("softmax_lse", lse_shape),
     )
 
 
@@ -138,7 +144,7 @@ def with_lengths(call: CaseCall, page_size: int) -> CaseCall:
             values = np.arange(tensor.shape[0] * tensor.shape[1]).reshape(tensor.shape)
         if values is not None:
             small[name] = Small(tensor.shape, tensor.dtype, values.astype(np.int32))
-    return CaseCall(call.q, call.k, call.v, small, call.options, call.out_shape)
+    return replace(call, small=small)
 
 
 def _tokens(shape: tuple[int, ...], layout: str) -> int:

@@ -24,6 +24,9 @@ class _Subcommand:
 
 
 SUBCOMMANDS = {
+    "case": _Subcommand(
+        "fa_triton.cli.case", "Run test cases from a file and compare them with float64."
+    ),
     "compile": _Subcommand(
         "fa_triton.cli.compile", "Compile the shipped kernels for Ascend targets and check them."
     ),
