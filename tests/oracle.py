@@ -14,33 +14,19 @@ from dataclasses import dataclass
 import torch
 from typing_extensions import Unpack
 
+from fa_triton.cases.budget import (
+    FLOAT32_STEP,
+    LSE_FACTOR,
+    RMS_FACTOR,
+    VENDOR_MAX_FAIL_RATIO,
+    Error,
+    ErrorSum,
+    limits,
+)
 from fa_triton.problem import AttnOptions
 from fa_triton.reference import flash_attn_eager, flash_attn_emulation, flash_attn_reference
 
 log = logging.getLogger(__name__)
-
-RMS_FACTOR = 1.1
-MAX_FACTOR = 2.0
-LSE_FACTOR = 2.0
-FLOAT32_STEP = 2.0**-23
-
-# Absolute and relative tolerance per dtype, and the share of elements that may miss it.
-VENDOR_TOLERANCE = {torch.bfloat16: (1e-4, 7.8125e-3), torch.float16: (2.5e-5, 5e-3)}
-VENDOR_MAX_FAIL_RATIO = 0.005
-
-
-@dataclass(frozen=True)
-class Error:
-    """Error of one result against float64."""
-
-    rms: float
-    largest: float
-    vendor_fail_ratio: float
-
-    def __str__(self) -> str:
-        return (
-            f"rms {self.rms:.3e}  max {self.largest:.3e}  vendor fail {self.vendor_fail_ratio:.3%}"
-        )
 
 
 @dataclass(frozen=True)
@@ -71,17 +57,9 @@ class Report:
 
 def measure(result: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> Error:
     """Error of ``result`` against the float64 tensor ``exact``."""
-    difference = (result.double() - exact).abs()
-    fail_ratio = 0.0
-    if dtype in VENDOR_TOLERANCE:
-        atol, rtol = VENDOR_TOLERANCE[dtype]
-        close = torch.isclose(result.double(), exact, atol=atol, rtol=rtol)
-        fail_ratio = 1.0 - close.double().mean().item()
-    return Error(
-        rms=difference.square().mean().sqrt().item(),
-        largest=difference.max().item(),
-        vendor_fail_ratio=fail_ratio,
-    )
+    errors = ErrorSum(dtype)
+    errors.add(result, exact)
+    return errors.total()
 
 
 def compare(
@@ -119,10 +97,14 @@ def compare(
 
     error = measure(out, exact, q.dtype)
     emulation = measure(emulated, exact, q.dtype)
-    # 1/sqrt(count) is the scatter of an RMS over few elements; the floor is fp32 arithmetic.
-    floor = 2 * FLOAT32_STEP * exact.square().mean().sqrt().item()
-    rms_limit = (rms_factor + 1 / math.sqrt(out.numel())) * emulation.rms + floor
-    max_limit = MAX_FACTOR * emulation.largest + 2 * FLOAT32_STEP * exact.abs().max().item()
+    allowed = limits(
+        emulation,
+        count=out.numel(),
+        exact_rms=exact.square().mean().sqrt().item(),
+        exact_largest=exact.abs().max().item(),
+        rms_factor=rms_factor,
+    )
+    rms_limit, max_limit = allowed.rms, allowed.largest
     if not error.rms <= rms_limit:
         faults.append(f"rms error {error.rms:.3e} above {rms_limit:.3e}")
     if not error.largest <= max_limit:
