@@ -52,8 +52,7 @@ def attend(
     HAS_LEFT: tl.constexpr,
     HAS_LIMIT: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
-    HAS_PADDED_D: tl.constexpr,
-    HAS_PADDED_DV: tl.constexpr,
+    HAS_PADDED_DIM: tl.constexpr,
     IS_NZ: tl.constexpr,
     IS_INTERIOR: tl.constexpr,
 ):
@@ -69,7 +68,7 @@ def attend(
             tokens = tl.minimum(tokens, KV_STEP)
         b_k = load_tile(
             p_k + tile_offset(pages, s, page_size, stride_kb, stride_ks),
-            o_key, tokens, stride_ks, stride_kd, head_dim, D, IS_INTERIOR, HAS_PADDED_D, IS_NZ,
+            o_key, tokens, stride_ks, stride_kd, head_dim, D, IS_INTERIOR, HAS_PADDED_DIM, IS_NZ,
         )  # fmt: skip
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * softmax_scale
         if HAS_SOFTCAP:
@@ -93,7 +92,7 @@ def attend(
         l = l * alpha + tl.sum(b_p, 1)
         b_v = load_tile(
             p_v + tile_offset(pages, s, page_size, stride_vb, stride_vs),
-            o_key, tokens, stride_vs, stride_vd, head_dim_v, DV, IS_INTERIOR, HAS_PADDED_DV, IS_NZ,
+            o_key, tokens, stride_vs, stride_vd, head_dim_v, DV, IS_INTERIOR, HAS_PADDED_DIM, IS_NZ,
         )  # fmt: skip
         acc = tl.dot(b_p.to(b_v.dtype), b_v, acc * alpha[:, None], input_precision="ieee")
         m = m_new

@@ -32,7 +32,7 @@ def load_tile(
     head_dim,
     D: tl.constexpr,
     IS_WHOLE: tl.constexpr,
-    HAS_PADDED_D: tl.constexpr,
+    HAS_PADDED_DIM: tl.constexpr,
     IS_NZ: tl.constexpr,
 ):
     """Load [BLOCK_KV, D]: the first ``tokens`` rows and ``head_dim`` columns, zeros elsewhere.
@@ -49,17 +49,17 @@ def load_tile(
             + o_e[None, None, :]
         )
         mask = (o_key < tokens)[:, None, None]
-        if HAS_PADDED_D:
+        if HAS_PADDED_DIM:
             mask = mask & (o_f * FRACTAL < head_dim)[None, :, None]
         b_tile = tl.reshape(tl.load(p_nz, mask=mask, other=0.0), (o_key.shape[0], D))
     else:
         o_d = tl.arange(0, D)
         p_rows = p_tile + o_key[:, None] * stride_s + o_d[None, :]
-        if IS_WHOLE and not HAS_PADDED_D:
+        if IS_WHOLE and not HAS_PADDED_DIM:
             b_tile = tl.load(p_rows)
         else:
             mask = (o_key < tokens)[:, None]
-            if HAS_PADDED_D:
+            if HAS_PADDED_DIM:
                 mask = mask & (o_d < head_dim)[None, :]
             b_tile = tl.load(p_rows, mask=mask, other=0.0)
     return b_tile

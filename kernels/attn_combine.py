@@ -107,7 +107,7 @@ def attn_combine(
     BLOCK_D: tl.constexpr,
     # questions
     HEAD_MAJOR: tl.constexpr,
-    HAS_PADDED_DV: tl.constexpr,
+    HAS_PADDED_DIM: tl.constexpr,
     HAS_TASK_LIST: tl.constexpr,
     LSE_HAS_SINK: tl.constexpr,
 ):
@@ -171,7 +171,7 @@ def attn_combine(
                 b_out = normalise(l, acc).to(out.dtype.element_ty)
                 p_o = out + base_o + o_r[:, None] * stride_or + o_d[None, :]
                 m_out = m_row[:, None]
-                if HAS_PADDED_DV:
+                if HAS_PADDED_DIM:
                     m_out = m_out & (o_d < head_dim_v)[None, :]
                 tl.store(p_o, b_out, mask=m_out)
                 if softmax_lse is not None:

@@ -148,8 +148,7 @@ def attn_forward(
     HAS_LEFT: tl.constexpr,
     HAS_LIMIT: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
-    HAS_PADDED_D: tl.constexpr,
-    HAS_PADDED_DV: tl.constexpr,
+    HAS_PADDED_DIM: tl.constexpr,
     HAS_CUT_FLAGS: tl.constexpr,
     IS_NZ: tl.constexpr,
     LSE_HAS_SINK: tl.constexpr,
@@ -267,9 +266,8 @@ def attn_forward(
         m_row = o_r < valid
         m_q = m_row[:, None]
         m_out = m_row[:, None]
-        if HAS_PADDED_D:
+        if HAS_PADDED_DIM:
             m_q = m_q & (o_d < head_dim)[None, :]
-        if HAS_PADDED_DV:
             m_out = m_out & (o_dv < head_dim_v)[None, :]
         p_q = q + base_q + o_r[:, None] * stride_qr + o_d[None, :]
         b_q = tl.load(p_q, mask=m_q, other=0.0)
@@ -300,13 +298,13 @@ def attn_forward(
                 b_q, m, l, acc, p_k, p_v, pages, s_lo, s_mid, page_size, stride_kb, stride_ks,
                 stride_kd, stride_vb, stride_vs, stride_vd, head_dim, head_dim_v, softmax_scale,
                 softcap, b_slope, rel, diagonal, right, left, D, DV, BLOCK_KV, KV_STEP, HAS_RIGHT,
-                HAS_LEFT, HAS_LIMIT, HAS_SOFTCAP, HAS_PADDED_D, HAS_PADDED_DV, IS_NZ, True,
+                HAS_LEFT, HAS_LIMIT, HAS_SOFTCAP, HAS_PADDED_DIM, IS_NZ, True,
             )  # fmt: skip
         m, l, acc = attend(
             b_q, m, l, acc, p_k, p_v, pages, s_mid, s_hi, page_size, stride_kb, stride_ks,
             stride_kd, stride_vb, stride_vs, stride_vd, head_dim, head_dim_v, softmax_scale,
             softcap, b_slope, rel, diagonal, right, left, D, DV, BLOCK_KV, KV_STEP, HAS_RIGHT,
-            HAS_LEFT, HAS_LIMIT, HAS_SOFTCAP, HAS_PADDED_D, HAS_PADDED_DV, IS_NZ, False,
+            HAS_LEFT, HAS_LIMIT, HAS_SOFTCAP, HAS_PADDED_DIM, IS_NZ, False,
         )  # fmt: skip
 
         is_cut = is_first + is_last

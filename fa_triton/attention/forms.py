@@ -52,14 +52,12 @@ _QUESTIONS = (
     "HAS_LEFT",
     "HAS_LIMIT",
     "HAS_SOFTCAP",
-    "HAS_PADDED_D",
-    "HAS_PADDED_DV",
+    "HAS_PADDED_DIM",
     "HAS_CUT_FLAGS",
     "IS_NZ",
     "LSE_HAS_SINK",
     "PEEL_INTERIOR",
 )
-_PADDED = ("HAS_PADDED_D", "HAS_PADDED_DV")
 # Keys of a tile on pages: powers of two, and pages of 48 keys and of 112.
 _PAGE_STEPS = (16, 32, 48, 64, 112, 128, 256, 512)
 _PAGE_TENSORS = tuple(name for name in FORWARD_TENSORS if name != "alibi_slopes")
@@ -148,7 +146,7 @@ def attn_forms(device: str) -> Iterator[KernelForm]:
                 yield from _shaped_forms(shape)
         if dtype != "fp16":
             yield from _head_dim_forms(_Shape(device, dtype, rows, 0, 0, ("HAS_CUT_FLAGS",)))
-        yield from _combine_forms(device, dtype, rows)
+            yield from _combine_forms(device, dtype, rows)
 
 
 def _plain_forms(shape: _Shape) -> Iterator[KernelForm]:
@@ -188,7 +186,7 @@ def _paged_forms(shape: _Shape) -> Iterator[KernelForm]:
             yield paged.but("IS_NZ", *partial).form(on_pages, step)
     window = shape.but(*_WINDOW, tensors=_PAGE_TENSORS)
     yield window.form()
-    yield paged.but("HAS_SOFTCAP", *_PADDED, tensors=FORWARD_TENSORS).form()
+    yield paged.but("HAS_SOFTCAP", "HAS_PADDED_DIM", tensors=FORWARD_TENSORS).form()
 
 
 def _shaped_forms(shape: _Shape) -> Iterator[KernelForm]:
@@ -197,7 +195,7 @@ def _shaped_forms(shape: _Shape) -> Iterator[KernelForm]:
     yield masked.but("HAS_SOFTCAP").form()
     yield masked.but(tensors=_DENSE_TENSORS).form()
     yield masked.but("LSE_HAS_SINK").form()
-    everything = shape.but(*_BAND, *_PADDED, "HAS_SOFTCAP", "LSE_HAS_SINK")
+    everything = shape.but(*_BAND, "HAS_PADDED_DIM", "HAS_SOFTCAP", "LSE_HAS_SINK")
     yield replace(everything, tensors=_DENSE_TENSORS).form()
 
 
@@ -207,7 +205,7 @@ def _head_dim_forms(shape: _Shape) -> Iterator[KernelForm]:
         yield replace(shape, dim=dim, dim_v=dim).but(*shape.rows.mask).form()
     dims = [(dim, dim) for dim in (*SMALL_DIMS, *HEAD_DIMS)]
     for dim, dim_v in (*dims, *HALF_DIMS):
-        yield replace(shape, dim=dim, dim_v=dim_v).but(*shape.rows.mask, *_PADDED).form()
+        yield replace(shape, dim=dim, dim_v=dim_v).but(*shape.rows.mask, "HAS_PADDED_DIM").form()
 
 
 def _combine_forms(device: str, dtype: str, rows: RowClass) -> Iterator[KernelForm]:
@@ -219,13 +217,16 @@ def _combine_forms(device: str, dtype: str, rows: RowClass) -> Iterator[KernelFo
             (RowKind.HEAD_MAJOR, False),
         ):
             units = RowUnits(kind, 1, 1, rows.group)
-            constants = combine_constants(dim, dim, has_list, units, tile)
+            constants = combine_constants(dim, has_list, units, tile)
             yield KernelForm(COMBINE, dtype, tuple(constants.items()), COMBINE_TENSORS)
             if dtype == "bf16":
                 yield KernelForm(COMBINE, dtype, tuple(constants.items()), ())
         units = RowUnits(RowKind.PACKED, 1, 1, rows.group)
-        padded = combine_constants(dim - 8, dim, True, units, tile, lse_has_sink=True)
-        yield KernelForm(COMBINE, dtype, tuple(padded.items()), COMBINE_TENSORS)
+        for lse_has_sink in (False, True):
+            padded = combine_constants(
+                dim, True, units, tile, is_padded=True, lse_has_sink=lse_has_sink
+            )
+            yield KernelForm(COMBINE, dtype, tuple(padded.items()), COMBINE_TENSORS)
 
 
 def _answers() -> Iterator[tuple[MaskClass, tuple[str, ...]]]:

@@ -75,8 +75,7 @@ def forward_constants(
         # a causal bound hides the keys behind the last one as well
         "HAS_LIMIT": not has_right or win_right > 0 or kv_step < tile.block_kv,
         "HAS_SOFTCAP": problem.softcap > 0,
-        "HAS_PADDED_D": problem.head_dim < dim,
-        "HAS_PADDED_DV": problem.head_dim_v < dim_v,
+        "HAS_PADDED_DIM": (problem.head_dim, problem.head_dim_v) != (dim, dim_v),
         "HAS_CUT_FLAGS": not header.is_section_stream_k,
         "IS_NZ": problem.layout_kv == "PA_NZ",
         "LSE_HAS_SINK": problem.lse_includes_sink,
@@ -85,14 +84,15 @@ def forward_constants(
 
 
 def combine_constants(
-    head_dim_v: int,
     columns: int,
     has_task_list: bool,
     units: RowUnits,
     tile: TileConfig,
+    *,
+    is_padded: bool = False,
     lse_has_sink: bool = False,
 ) -> dict[str, int | bool]:
-    """Compile-time arguments of ``attn_combine`` for ``head_dim_v`` of ``columns`` columns."""
+    """Compile-time arguments of ``attn_combine`` for tiles of ``columns`` columns."""
     return {
         "GROUP": units.kernel_group,
         "DV": columns,
@@ -101,7 +101,7 @@ def combine_constants(
         # a task of the list covers whole rows or halves of rows
         "BLOCK_D": columns // 2 if has_task_list else columns,
         "HEAD_MAJOR": units.is_head_major,
-        "HAS_PADDED_DV": head_dim_v < columns,
+        "HAS_PADDED_DIM": is_padded,
         "HAS_TASK_LIST": has_task_list,
         "LSE_HAS_SINK": lse_has_sink,
     }
@@ -121,12 +121,12 @@ def combine_form(
     """Form of ``attn_combine`` that a call runs."""
     columns = padded_dims(problem.head_dim, problem.head_dim_v)[1]
     constants = combine_constants(
-        problem.head_dim_v,
         columns,
         not header.is_section_stream_k,
         units,
         tile,
-        problem.lse_includes_sink,
+        is_padded=problem.head_dim_v < columns,
+        lse_has_sink=problem.lse_includes_sink,
     )
     return _form("attn_combine", problem, constants, COMBINE_TENSORS)
 

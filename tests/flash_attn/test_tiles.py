@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fa_triton import flash_attn
-from fa_triton.attention.variants import parse_key
+from fa_triton.attention.forms import attn_forms
+from fa_triton.attention.rows import row_units
+from fa_triton.attention.tiles import (
+    fit_to_pages,
+    fit_to_plan,
+    kv_step,
+    padded_dims,
+    tile_on_pages,
+)
+from fa_triton.attention.variants import combine_form, forward_form, parse_key
+from fa_triton.planner import AttnWork, make_plan
+from fa_triton.planner.table import encode, read_header
 from fa_triton.tile_config import TileConfig, TileKey, choose_tile, shipped_entries
+from fa_triton.validation import validate_flash_attn
 
 DEVICES = ["A2", "A3", "A5", "cpu"]
 ENTRY = {
@@ -30,12 +47,12 @@ def write(folder: Path, *entries: object) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("head_dim", [16, 32, 64, 128, 256])
 def test_every_problem_has_a_shipped_tile(device: str, head_dim: int) -> None:
     for dtype in ("16bit", "fp32"):
         for mask in ("none", "causal", "window"):
-            for rows in (1, 16, 17, 33, 10_000):
-                key = TileKey(device, head_dim, dtype, mask, rows)
+            for rows, steps in itertools.product((1, 16, 17, 33, 10_000), (0, 1, 2)):
+                key = TileKey(device, head_dim, dtype, mask, rows, steps)
                 assert any(entry.matches(key) for entry in shipped_entries(device))
 
 
@@ -91,30 +108,111 @@ def test_shipped_variants_have_keys_that_read_back() -> None:
         assert again.signature == variant.signature
 
 
-def test_a_launch_on_an_ascend_device_runs_a_shipped_variant() -> None:
-    """The forms that calls prepare are among those that the compile check compiles."""
-    from fa_triton.attention.rows import row_units
-    from fa_triton.attention.tiles import fit_to_plan
-    from fa_triton.attention.variants import combine_form, forward_form
-    from fa_triton.planner import AttnWork, make_plan
-    from fa_triton.planner.table import encode, read_header
-    from fa_triton.validation import validate_flash_attn
-    from fa_triton.variants import attn_variants
+def test_steps_between_product_and_mask_take_room() -> None:
+    plain, capped = (TileKey("A2", 128, "16bit", "causal", 4096, steps) for steps in (0, 1))
+    assert choose_tile(capped).block_kv < choose_tile(plain).block_kv
 
-    q = torch.empty(2, 300, 8, 128, dtype=torch.bfloat16)
-    k = torch.empty(2, 300, 8, 128, dtype=torch.bfloat16)
-    problem = validate_flash_attn(q, k, k, mask_mode=3)
-    shipped = {(variant.key, name) for variant in attn_variants() for name in variant.properties}
+
+@given(sixteens=st.integers(1, 64), block_kv=st.sampled_from([16, 32, 64, 128, 256, 512]))
+def test_a_step_on_pages_divides_the_page_and_is_the_largest(sixteens: int, block_kv: int) -> None:
+    page_size = 16 * sixteens
+    step = kv_step(page_size, block_kv)
+    assert page_size % step == 0
+    assert step % 16 == 0
+    assert step <= block_kv
+    larger = range(step + 16, min(page_size, block_kv) + 1, 16)
+    assert not [size for size in larger if page_size % size == 0]
+
+
+@pytest.mark.parametrize(
+    ("dims", "padded"),
+    [
+        ((8, 8), (16, 16)),
+        ((64, 64), (64, 64)),
+        ((80, 80), (128, 128)),
+        ((192, 128), (256, 128)),
+        ((128, 192), (256, 256)),
+        ((256, 8), (256, 128)),
+        ((8, 256), (256, 256)),
+    ],
+)
+def test_head_dims_are_padded_to_few_pairs(dims: tuple[int, int], padded: tuple[int, int]) -> None:
+    assert padded_dims(*dims) == padded
+
+
+@pytest.mark.parametrize("device", ["A2", "A3"])
+def test_no_tile_of_64_rows_and_64_keys_on_a2_and_a3(device: str) -> None:
+    tile = TileConfig(64, 256)
+    assert tile_on_pages(tile, 64, device) == TileConfig(32, 64)
+    assert tile_on_pages(tile, 48, device) == TileConfig(32, 64)
+    assert tile_on_pages(tile, 32, device) == TileConfig(64, 32)
+    assert tile_on_pages(tile, 64, "A5") == TileConfig(64, 64)
+
+
+PAGES = {"layout_kv": "PA_BBND", "seqused_kv": torch.tensor([300, 300], dtype=torch.int32)}
+SLOPES = torch.ones(8)
+CALLS: dict[str, tuple[tuple[int, int], int, dict[str, Any]]] = {
+    "causal": ((128, 128), 0, {"mask_mode": 3}),
+    "head dim 80": ((80, 80), 0, {"mask_mode": 3}),
+    "head dims 192 and 128": ((192, 128), 0, {"mask_mode": 3}),
+    "softcap": ((128, 128), 0, {"mask_mode": 3, "softcap": 30.0}),
+    "distance bias": ((128, 128), 0, {"mask_mode": 3, "alibi_slopes": SLOPES}),
+    "pages of 16": ((128, 128), 16, {"mask_mode": 3, **PAGES}),
+    "pages of 64": ((128, 128), 64, {"mask_mode": 3, **PAGES}),
+    "pages of 48": ((128, 128), 48, {"mask_mode": 3, **PAGES}),
+    "pages of 128 in fractals": ((128, 128), 128, {"mask_mode": 3, **PAGES, "layout_kv": "PA_NZ"}),
+}
+
+
+def _operands(
+    dims: tuple[int, int], page_size: int, options: dict[str, Any]
+) -> tuple[list[torch.Tensor], dict[str, Any]]:
+    """Tensors of a call on two sequences of 300 tokens."""
+    q = torch.empty(2, 300, 8, dims[0], dtype=torch.bfloat16)
+    if not page_size:
+        return [q, *(torch.empty(2, 300, 8, dim, dtype=torch.bfloat16) for dim in dims)], options
+    fractals = options["layout_kv"] == "PA_NZ"
+    shapes = [
+        (9, 8, dim // 16, page_size, 16) if fractals else (9, page_size, 8, dim) for dim in dims
+    ]
+    table = torch.zeros(2, -(-300 // page_size), dtype=torch.int32)
+    k, v = (torch.empty(shape, dtype=torch.bfloat16) for shape in shapes)
+    return [q, k, v], options | {"block_table": table}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_launch_on_an_ascend_device_runs_a_shipped_tile(name: str) -> None:
+    """The tiles that calls prepare are among those that the compile check compiles."""
+    dims, page_size, call = CALLS[name]
+    operands, options = _operands(dims, page_size, call)
+    problem = validate_flash_attn(*operands, **options, return_softmax_lse=True)
     for device in ("A2", "A3", "A5"):
-        tile = choose_tile(TileKey(device, 128, "16bit", "causal", 300))
-        work = AttnWork([300] * 2, [300] * 2, 8, 8, 128, mask_mode=3)
+        rows, steps = 300, int("softcap" in call) + int("alibi_slopes" in call)
+        dim, _ = padded_dims(*dims)
+        tile = choose_tile(TileKey(device, dim, "16bit", "causal", rows, steps))
+        work = AttnWork([300] * 2, [300] * 2, 8, 8, dims[0], mask_mode=3)
         sizes = {"block_q": tile.block_q, "block_kv": tile.block_kv}
+        if page_size:
+            step = kv_step(page_size, tile.block_kv)
+            sizes["block_kv"] = step * max(1, tile.block_kv // step)
         plan = make_plan("balanced", work, num_aic=20, num_aiv=40, one_head_rows=True, **sizes)
         header = read_header(encode(plan))
         units = row_units(problem, header)
-        fitted = fit_to_plan(tile, header)
-        assert (forward_form(problem, header, units, fitted).key, device) in shipped
-        assert (combine_form(problem, header, units, fitted).key, device) in shipped
+        if page_size:
+            fitted, step = fit_to_pages(tile, header, device, page_size)
+        else:
+            fitted = fit_to_plan(tile, header, device)
+            step = fitted.block_kv
+        forward = dict(forward_form(problem, header, units, fitted, step).constants)
+        combine = dict(combine_form(problem, header, units, fitted).constants)
+        assert forward in _shipped("attn_forward", device)
+        assert combine in _shipped("attn_combine", device)
+
+
+@functools.cache
+def _shipped(kernel: str, device: str) -> list[dict[str, int | bool]]:
+    """Compile-time arguments of the shipped forms of a kernel."""
+    return [dict(form.constants) for form in attn_forms(device) if form.kernel == kernel]
 
 
 def test_rubbish_is_no_key() -> None:
