@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import torch
 
 from fa_triton.attention.kernels import HeadTensors, Lengths, run_attention
-from fa_triton.attention.metadata import PlannedCall, check_planned_lengths, read_metadata
+from fa_triton.attention.known_problems import problem_of
+from fa_triton.attention.metadata import (
+    PlannedCall,
+    check_belongs,
+    check_planned_lengths,
+    read_metadata,
+)
 from fa_triton.attention.plans import PlanOptions, plan_call
-from fa_triton.attention.prepared import prepare
+from fa_triton.attention.prepared import PreparedCall, prepare
 from fa_triton.attention.tiles import dtype_class
 from fa_triton.device import cpu_mode
 from fa_triton.problem import AttnOptions, MetadataOptions
@@ -17,13 +24,15 @@ from fa_triton.validation import (
     check_has_memory,
     lengths_to_plan,
     resolve_lengths,
-    validate_flash_attn,
     validate_metadata,
     value_checks_enabled,
 )
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from fa_triton.planner.table import Header
+    from fa_triton.problem import AttnProblem
 
 
 def plan_batch(
@@ -53,7 +62,7 @@ def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Unpack[AttnOptions]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend as ``flash_attn`` says."""
-    problem = validate_flash_attn(q, k, v, **options)
+    problem = problem_of(q, k, v, options)
     lengths = _lengths(options)
     check_values = value_checks_enabled()
     for name, tensor in (("q", q), ("k", k), ("v", v)):
@@ -64,11 +73,12 @@ def attend(
     if metadata is None:
         host_lengths = lengths_to_plan(problem, q.device, **vars(lengths))
         planned = plan_call(problem, host_lengths, q.device, dtype_class(problem.dtype))
+        call = prepare(problem, planned.header)
     else:
-        planned = read_metadata(metadata, problem)
+        planned = read_metadata(metadata)
+        call = _prepare_for_table(problem, planned.header)
         if check_values:
             check_planned_lengths(resolve_lengths(problem, **vars(lengths))[0], planned.header)
-    call = prepare(problem, planned.header)
     out = torch.empty(problem.out_shape, dtype=q.dtype, device=q.device)
     lse = None
     if problem.return_softmax_lse:
@@ -77,6 +87,13 @@ def attend(
     block_table = options.get("block_table")
     run_attention(q, k, v, block_table, heads, lengths, out, lse, planned.table, call)
     return out, torch.zeros(1, dtype=torch.float32, device=q.device) if lse is None else lse
+
+
+@functools.lru_cache(maxsize=512)
+def _prepare_for_table(problem: AttnProblem, header: Header) -> PreparedCall:
+    """Prepare a call that brings its table, once that is found to belong to it."""
+    check_belongs(problem, header)
+    return prepare(problem, header)
 
 
 def _lengths(options: AttnOptions | MetadataOptions) -> Lengths:

@@ -45,15 +45,15 @@ class KnownHeader:
             setattr(table, _HEADER_ATTRIBUTE, KnownHeader(header, version))
 
 
-def read_metadata(metadata: torch.Tensor, problem: BatchProblem) -> PlannedCall:
-    """Take a caller's table, refusing one of another problem.
+def read_metadata(metadata: torch.Tensor) -> PlannedCall:
+    """Take a caller's table.
 
     The header of a tensor made by ``flash_attn_metadata`` is known on the host; that of a copy on
     a device is read once after every write to it, and at every call if it is an inference tensor,
     which synchronises.
 
     Raises:
-        ValueError: No table, or one of another problem; names what differs.
+        ValueError: No table.
     """
     header = KnownHeader.of(metadata)
     if header is None:
@@ -64,6 +64,15 @@ def read_metadata(metadata: torch.Tensor, problem: BatchProblem) -> PlannedCall:
                 f"got {metadata.numel()}"
             )
         KnownHeader.remember(metadata, header)
+    return PlannedCall(metadata, header)
+
+
+def check_belongs(problem: BatchProblem, header: Header) -> None:
+    """Refuse the table of another problem.
+
+    Raises:
+        ValueError: Names what differs.
+    """
     check_header(
         header,
         batch_size=problem.batch_size,
@@ -85,7 +94,6 @@ def read_metadata(metadata: torch.Tensor, problem: BatchProblem) -> PlannedCall:
             f"got a table for at most {header.longest_q}"
         )
     _check_exact_lengths(problem, header)
-    return PlannedCall(metadata, header)
 
 
 def _check_invariance(problem: BatchProblem, header: Header) -> None:

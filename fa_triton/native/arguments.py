@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -85,6 +86,7 @@ class Arguments:
         )
         self._layouts: dict[tuple[type, ...], _Layout] = {}
         self._defaults = {p.name: p.default for p in self._parameters if p.has_default}
+        self._by_name = operator.itemgetter(*self.names) if len(self.names) > 1 else None
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """Values in parameter order.
@@ -92,6 +94,10 @@ class Arguments:
         Raises:
             TypeError: An argument is missing, given twice, or too many are given.
         """
+        if self._by_name is not None and not args:
+            # the usual launch: every argument by name
+            with contextlib.suppress(KeyError):
+                return list(self._by_name(kwargs))
         names = self.names
         given = len(args)
         if given > len(names):

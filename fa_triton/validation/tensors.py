@@ -30,22 +30,15 @@ def check_is_tensor(name: str, value: object) -> torch.Tensor:
 
 
 def check_has_memory(name: str, tensor: torch.Tensor) -> None:
-    """Refuse wrappers without memory of their own, of which a kernel would read address 0.
-
-    Tensors on the meta device pass: their device is refused by name.
-    """
-    if tensor.device.type == "meta":
-        return
+    """Refuse a tensor without memory of its own, of which a kernel would read address 0."""
     try:
-        # the storage of a fake tensor is on the meta device, and asking for its address warns
-        fake = tensor.untyped_storage().device.type != tensor.device.type
-        has_memory = not fake and tensor.data_ptr() != 0
+        has_memory = tensor.data_ptr() != 0
     except RuntimeError:
         has_memory = False
     if not has_memory:
         raise NotImplementedError(
-            f"`{name}` must have memory, got a wrapper without ({type(tensor).__name__}); pass the "
-            "tensor that it wraps"
+            f"`{name}` must have memory, got a {type(tensor).__name__} without; pass the tensor "
+            "that it stands for"
         )
 
 

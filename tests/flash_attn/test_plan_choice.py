@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fa_triton import flash_attn, flash_attn_metadata
-from fa_triton.attention.metadata import PlannedCall, read_metadata
+from fa_triton.attention.metadata import PlannedCall, check_belongs
 from fa_triton.attention.plans import PlanOptions, plan_call
 from fa_triton.attention.rows import INVARIANT_ROWS
 from fa_triton.attention.tiles import kv_step
@@ -82,11 +82,11 @@ def test_invariant_rows_of_single_heads_stay_single() -> None:
 
 @pytest.mark.parametrize("wanted", [False, True])
 def test_invariance_of_plan_and_call_must_agree(wanted: bool) -> None:
-    table = plan([8, 8, 8], [16, 16, 16], batch_invariant=not wanted).table
+    header = plan([8, 8, 8], [16, 16, 16], batch_invariant=not wanted).header
     problem = validate_metadata(**metadata(batch_invariant=wanted))
     with pytest.raises(ValueError, match="`metadata` must be made for the batch_invariant="):
-        read_metadata(table, problem)
-    read_metadata(table, replace(problem, batch_invariant=not wanted))
+        check_belongs(problem, header)
+    check_belongs(replace(problem, batch_invariant=not wanted), header)
 
 
 def test_bounds_alone_make_the_plan_of_equal_lengths() -> None:

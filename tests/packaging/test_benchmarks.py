@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from perf import overhead
 from perf.candidates import peers
 from perf.gate import check
 from perf.plot import BEGIN, END, fill_readme, table
@@ -40,6 +41,14 @@ def test_a_wrong_result_does_not_pass():
     wrong = call().clone()
     wrong[0, 0, 0] += 0.1
     assert not check(workload, tensors, wrong).passed
+
+
+@pytest.mark.forked
+def test_every_call_whose_overhead_is_timed_runs():
+    calls = overhead.candidates()
+    assert overhead.VALIDATED_ANEW in calls
+    for call in calls.values():
+        call()
 
 
 def test_flops_count_visible_pairs_only():

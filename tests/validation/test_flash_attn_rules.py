@@ -261,18 +261,17 @@ OPTION_RULES = [
     ),
 ]
 
-@pytest.mark.parametrize(
-    "refusal",
-    [
-        *LAYOUT_RULES,
-        *OPERAND_RULES,
-        *LENGTH_RULES,
-        *MASK_RULES,
-        *PAGE_RULES,
-        *OPTION_RULES,
-    ],
-    ids=str,
-)
+REFUSALS = [
+    *LAYOUT_RULES,
+    *OPERAND_RULES,
+    *LENGTH_RULES,
+    *MASK_RULES,
+    *PAGE_RULES,
+    *OPTION_RULES,
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=str)
 def test_refused(refusal: Refusal) -> None:
     assert_refused(validate_flash_attn, refusal)
 
@@ -353,4 +352,3 @@ def test_dtypes_and_head_dims(dtype: torch.dtype, head_dim: int) -> None:
     k = tensor(2, 16, 2, head_dim, dtype=dtype)
     problem = validate_flash_attn(q, k, k)
     assert (problem.dtype, problem.head_dim, problem.head_dim_v) == (dtype, head_dim, head_dim)
-

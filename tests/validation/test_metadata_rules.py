@@ -104,6 +104,7 @@ RULES = [
     wrong_type("batch_invariant", metadata(batch_invariant="yes"), "`batch_invariant`", "str"),
 ]
 
+
 @pytest.mark.parametrize("refusal", RULES, ids=str)
 def test_refused(refusal: Refusal) -> None:
     assert_refused(validate_metadata, refusal)
