@@ -15,6 +15,7 @@ from fa_triton.planner import BALANCED, SECTION_STREAM_K
 from fa_triton.planner.cost import CYCLES_PER_UNIT
 from fa_triton.planner.statistics import plan_cost
 from perf.environment import command_line, provenance
+from perf.planner_bounds import bounds_makespans
 from perf.planner_peers import PEERS, Problem
 from perf.planner_plot import DOCUMENT, PLOT, fill_document, plot
 from perf.planner_timing import NUM_AIC, measure, planning_cases
@@ -42,13 +43,16 @@ def command(
     ]
     for cores in CORE_COUNTS:
         console.print(_makespan_table(lines, cores))
+    unknown = [line | origin for line in bounds_makespans()]
+    console.print(_bounds_table(unknown))
     times = [line | origin for line in planning_times(rounds)]
     console.print(_time_table(times))
+    lines += unknown + times
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text("".join(json.dumps(line) + "\n" for line in lines + times))
+    output.write_text("".join(json.dumps(line) + "\n" for line in lines))
     plot(lines, picture)
-    fill_document(lines + times, document)
-    console.print(f"{len(lines + times)} results in {output}, plot in {picture}")
+    fill_document(lines, document)
+    console.print(f"{len(lines)} results in {output}, plot in {picture}")
 
 
 def makespans(workload: PlannerWorkload, cores: int) -> list[Line]:
@@ -102,6 +106,17 @@ def _makespan_table(lines: list[Line], cores: int) -> Table:
         }
         ratios = [f"{found[planner]['ratio']:.4f}" for planner in planners]
         table.add_row(title, *ratios, f"{found[BALANCED]['goal']:.3f}")
+    return table
+
+
+def _bounds_table(lines: list[Line]) -> Table:
+    table = Table(title=f"Makespan / ideal on {NUM_AIC} cores, lengths known on the device only")
+    knowledge = list(dict.fromkeys(line["planned_from"] for line in lines))
+    for name in ("batch", *knowledge):
+        table.add_column(name, justify="left" if name == "batch" else "right")
+    for title in dict.fromkeys(line["title"] for line in lines):
+        ratios = [f"{line['ratio']:.3f}" for line in lines if line["title"] == title]
+        table.add_row(title, *ratios)
     return table
 
 

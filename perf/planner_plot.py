@@ -41,6 +41,7 @@ def plot(lines: list[Line], path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
+    lines = _of_kind(lines, "makespan")
     counts, workloads = _unique(lines, "cores"), _unique(lines, "workload")
     figure, axes = plt.subplots(len(counts), 1, figsize=(10, 2.6 * len(counts)), sharex=True)
     width = 0.8 / len(COLOURS)
@@ -85,6 +86,7 @@ def document_section(lines: list[Line]) -> str:
             ratios = [f"{found[planner]['ratio']:.4f}" for planner in planners]
             text.append(f"| {title} | {' | '.join(ratios)} | {found[BALANCED]['goal']:.3f} |")
         text.append("")
+    text += _bounds_rows(_of_kind(lines, "bounds"))
     text += [
         f"| planning on {times[0]['cores']} cores, measured | planner | median ms | best ms "
         "| encoding ms | goal ms |",
@@ -102,6 +104,18 @@ def document_section(lines: list[Line]) -> str:
         f"{origin['device']}, python {versions['python']}, numpy {versions['numpy']}.",
     ]
     return "\n".join(text)
+
+
+def _bounds_rows(lines: list[Line]) -> list[str]:
+    knowledge = _unique(lines, "planned_from")
+    text = [
+        f"| {lines[0]['cores']} cores, planned from | {' | '.join(knowledge)} |",
+        "|---" * (len(knowledge) + 1) + "|",
+    ]
+    for title in _unique(lines, "title"):
+        ratios = [f"{line['ratio']:.3f}" for line in lines if line["title"] == title]
+        text.append(f"| {title} | {' | '.join(ratios)} |")
+    return [*text, ""]
 
 
 def fill_document(lines: list[Line], path: Path) -> None:

@@ -71,6 +71,10 @@ def command(
         bool,
         typer.Option("--batch-invariant", help="Cut sequences as they are cut alone (balanced)."),
     ] = False,
+    from_bounds: Annotated[
+        bool,
+        typer.Option("--from-bounds", help="The lengths are upper bounds (balanced)."),
+    ] = False,
     lines: Annotated[
         int, typer.Option(min=_ALL_LINES, help="Lines per table at most, 0 all.")
     ] = 48,
@@ -117,6 +121,7 @@ def command(
         block_kv=block_kv,
         one_head_rows=one_head_rows,
         batch_invariant=batch_invariant,
+        from_bounds=from_bounds,
     )
     report = report_plan(plan)
     if as_json:
@@ -196,6 +201,7 @@ def _print(report: PlanReport, lines: int) -> None:
     console = Console(highlight=False)
     rows = "one query head" if report.one_head_rows else "the heads of a group"
     kind = ", batch-invariant" if report.batch_invariant else ""
+    kind += ", programs in turn" if report.in_turn else ""
     console.print(
         f"{report.planner}{kind}: {report.num_aic} cube and {report.num_aiv} vector cores, blocks "
         f"of {report.block_q} rows ({rows}) x {report.block_kv} keys, {report.sections} "
@@ -217,7 +223,7 @@ def _print(report: PlanReport, lines: int) -> None:
 
 
 def _print_cores(console: Console, report: PlanReport, lines: int) -> None:
-    owner = "program" if report.batch_invariant else "core"
+    owner = "program" if report.in_turn else "core"
     table = Table(
         title=f"{owner.title()}s: positions are (head entry, row block, key block), half-open"
     )

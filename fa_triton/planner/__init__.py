@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fa_triton.planner import balanced, invariant, section_stream_k
+from fa_triton.planner import balanced, bounds, invariant, section_stream_k
 from fa_triton.planner.schedule import BALANCED, SECTION_STREAM_K, Plan
 from fa_triton.planner.work import AttnWork
 
@@ -21,6 +21,7 @@ def make_plan(
     block_kv: int | None = None,
     one_head_rows: bool = False,
     batch_invariant: bool = False,
+    from_bounds: bool = False,
 ) -> Plan:
     """Plan a batch with the planner of that name.
 
@@ -34,6 +35,8 @@ def make_plan(
         one_head_rows: Rows of one query head instead of merged ones (balanced only).
         batch_invariant: Cut every sequence as it would be cut alone (balanced only); block sizes
             that are None then follow no argument either.
+        from_bounds: The lengths are upper bounds of what the device will find; balanced plans
+            then stay even for shorter lengths. Other plans are only correct for them.
 
     Returns:
         The plan; :func:`fa_triton.planner.table.encode` writes it as a table.
@@ -67,7 +70,8 @@ def make_plan(
         base_q, base_kv = section_stream_k.base_sizes(work, num_aic, num_aiv)
         block_q = base_q if block_q is None else block_q
         block_kv = base_kv if block_kv is None else block_kv
-    return balanced.plan(
+    plan_lengths = bounds.plan if from_bounds else balanced.plan
+    return plan_lengths(
         work,
         num_aic=num_aic,
         num_aiv=num_aiv,

@@ -46,7 +46,8 @@ def assemble(
     block_q: int,
     block_kv: int,
     one_head_rows: bool,
-    invariant_cores: int | None = None,
+    batch_invariant: bool = False,
+    shared_cores: int | None = None,
 ) -> Plan:
     """Write down ranges as a plan.
 
@@ -59,7 +60,9 @@ def assemble(
         block_q: Rows of a row block.
         block_kv: Keys of a key block.
         one_head_rows: Whether rows belong to one query head.
-        invariant_cores: Cube cores behind a batch-invariant plan; None: another plan.
+        batch_invariant: Whether the cuts of a sequence depend on nothing but the sequence.
+        shared_cores: Cube cores that take the segments in turn; None: every segment of a section
+            has a core of its own.
     """
     seq, head, row, block = ranges.cuts.T
     starts_of, ends_of = ranges.starts, ranges.ends
@@ -109,5 +112,6 @@ def assemble(
         tasks=ranges.combine.tasks,
         task_ranges=ranges.combine.ranges,
         grid=grid,
-        invariant_cores=invariant_cores,
+        batch_invariant=batch_invariant,
+        shared_cores=shared_cores,
     )

@@ -23,7 +23,7 @@ from fa_triton.planner.whole_rows import Deal, deal_whole_rows
 from fa_triton.planner.work import AttnWork
 
 # the search ends when the budget is known to this share of it, or to so many cycles
-_BUDGET_PRECISION = 2**-14
+_BUDGET_PRECISION = 2**-15
 _BUDGET_TOLERANCE = BARRIER_CYCLES // 5
 # so many steps of it follow the work left over or the room left, the others bisect
 _GUIDED_PROBES = 3

@@ -145,16 +145,18 @@ class Line:
                 return Division(cuts, max(makespan, load), budget - load)
             # the row block in which the budget ends
             seq = bisect_right(seq_sums, reach, seq) - 1
-            head = (reach - seq_sums[seq]) // head_cycles[seq]
+            cycles = head_cycles[seq]
+            head = (reach - seq_sums[seq]) // cycles
             row, stop = offsets[seq], offsets[seq + 1]
-            # from coordinates of the flattened grid to coordinates of the line
-            shift = seq_sums[seq] + head * head_cycles[seq] - row_sums[row]
+            row_start = seq_sums[seq] + head * cycles
             if stop - row > 1:
+                # from coordinates of the flattened grid to coordinates of the line
+                shift = row_start - row_sums[row]
                 row = bisect_right(row_sums, reach - shift, row, stop) - 1
-            row_start = row_sums[row] + shift
-            spent = head_write - at
-            need = row_sums[row + 1] + shift + spent
-            load = row_start + spent
+                row_start = row_sums[row] + shift
+                cycles = row_sums[row + 1] - row_sums[row]
+            load = row_start - at + head_write
+            need = load + cycles
             block = next_write = 0
             if split:
                 write = write_cycles[row]
@@ -171,7 +173,7 @@ class Line:
                     need = one_more
             if need < next_budget:
                 next_budget = need
-            cut_at = load - spent
+            cut_at = load + at - head_write
             if cut_at <= at:
                 break
             if block:

@@ -16,7 +16,7 @@ Position = tuple[int, int, int]
 class CoreReport:
     """One core of one section; positions are (bn, row block, key block), half-open.
 
-    A batch-invariant plan has programs in the place of cores.
+    Where programs are taken in turn, they stand in the place of cores.
     """
 
     section: int
@@ -46,6 +46,7 @@ class PlanReport:
         planner: Name of the planner.
         num_aic: Cube cores.
         batch_invariant: Whether the cuts of a sequence depend on nothing but the sequence.
+        in_turn: Whether there are more programs than cores, which the cores take in turn.
         num_aiv: Vector cores.
         block_q: Rows of a row block.
         block_kv: Keys of a key block.
@@ -67,6 +68,7 @@ class PlanReport:
     planner: str
     num_aic: int
     batch_invariant: bool
+    in_turn: bool
     num_aiv: int
     block_q: int
     block_kv: int
@@ -92,6 +94,7 @@ def report_plan(plan: Plan) -> PlanReport:
         planner=plan.planner,
         num_aic=cost.num_cores,
         batch_invariant=plan.batch_invariant,
+        in_turn=plan.shared_cores is not None,
         num_aiv=plan.num_aiv,
         block_q=plan.block_q,
         block_kv=plan.block_kv,

@@ -30,7 +30,7 @@ class Plan:
     Attributes:
         work: What was planned.
         planner: ``"section_stream_k"`` or ``"balanced"``.
-        num_aic: Segments per section: one per cube core; batch-invariant: one per program.
+        num_aic: Segments per section: one per cube core, or one per program.
         num_aiv: Vector cores per section.
         block_q: Rows M of a row block.
         block_kv: Keys S2 of a key block.
@@ -49,8 +49,9 @@ class Plan:
         task_ranges: ``[sections*num_aiv, 2]`` first task and number of tasks per vector core;
             balanced: ``[num_aiv, 2]``.
         grid: The row blocks that were planned.
-        invariant_cores: Cube cores that take the segments of a batch-invariant plan one after the
-            other; None: every segment of a section has a core of its own.
+        batch_invariant: Whether the cuts of a sequence depend on nothing but the sequence.
+        shared_cores: Cube cores that take the segments, programs then, in turn; None: every
+            segment of a section has a core of its own.
     """
 
     work: AttnWork
@@ -71,17 +72,13 @@ class Plan:
     tasks: np.ndarray
     task_ranges: np.ndarray
     grid: RowGrid
-    invariant_cores: int | None = None
+    batch_invariant: bool = False
+    shared_cores: int | None = None
 
     @property
     def num_slots(self) -> int:
         """Workspace slots of the whole table."""
         return self.num_sections * self.slots_per_section
-
-    @property
-    def batch_invariant(self) -> bool:
-        """Whether the cuts of a sequence depend on nothing but the sequence."""
-        return self.invariant_cores is not None
 
     @property
     def num_tasks(self) -> int:

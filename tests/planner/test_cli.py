@@ -75,10 +75,20 @@ def test_section_stream_k() -> None:
 
 def test_batch_invariant() -> None:
     shape = ("--batch", "1", "--seqlen-q", "1", "--seqlen-kv", "8192", "--batch-invariant")
-    assert "balanced, batch-invariant: 20 cube" in " ".join(run(*shape).output.split())
+    assert "balanced, batch-invariant, programs in turn: 20 cube" in " ".join(
+        run(*shape).output.split()
+    )
     plan = run_json(*shape)
     assert plan["batch_invariant"]
     assert (plan["num_aic"], len(plan["cores"])) == (20, 8 * 4)
+
+
+def test_lengths_may_be_bounds() -> None:
+    plan = run_json("--batch", "1", "--seqlen-q", "1", "--seqlen-kv", "131072", "--from-bounds")
+    assert plan["in_turn"]
+    assert not plan["batch_invariant"]
+    assert plan["num_aic"] == 20
+    assert len(plan["cores"]) > 20 * 16
 
 
 @pytest.mark.parametrize(

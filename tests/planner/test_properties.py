@@ -22,14 +22,15 @@ FORMS: list[tuple[str, dict[str, bool]]] = [
     ("balanced", {}),
     ("balanced", {"one_head_rows": True}),
     ("balanced", {"batch_invariant": True}),
+    ("balanced", {"from_bounds": True}),
 ]
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     planner, form = draw(st.sampled_from(FORMS))
-    # batch-invariant parts are long
-    longest_kv = 6000 if "batch_invariant" in form else 300
+    # parts of these are long
+    longest_kv = 6000 if "batch_invariant" in form or "from_bounds" in form else 300
     return make_plan(
         planner,
         draw(attn_works(longest_kv=longest_kv)),
@@ -210,12 +211,13 @@ def test_plans_are_deterministic(plan: Plan) -> None:
     again = make_plan(
         plan.planner,
         plan.work,
-        num_aic=plan.invariant_cores or plan.num_aic,
+        num_aic=plan.shared_cores or plan.num_aic,
         num_aiv=plan.num_aiv,
         block_q=plan.block_q,
         block_kv=plan.block_kv,
         one_head_rows=plan.one_head_rows,
         batch_invariant=plan.batch_invariant,
+        from_bounds=plan.shared_cores is not None and not plan.batch_invariant,
     )
     np.testing.assert_array_equal(encode(plan), encode(again))
 

@@ -12,7 +12,7 @@ row block sees; the table only adds where the first and the last row block are c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -149,3 +149,39 @@ def _section_pieces(segment: list[int], shape: Geometry, grid: RowGrid) -> Itera
             return
         yield bn, m, low, high
         m += 1
+
+
+@dataclass(frozen=True)
+class KeyVisit:
+    """A row block with the keys that a program attends, as the device finds them."""
+
+    bn: int
+    m: int
+    keys: range
+    slot: int | None
+
+
+def walk_actual(plan: Plan, actual: AttnWork) -> Iterator[KeyVisit]:
+    """Walk a balanced table as the kernels do when the device holds shorter lengths.
+
+    They go by the positions and the cut flags of a segment: a head ends where its actual rows end,
+    and a row block that is not there any more leaves its slot empty.
+    """
+    words = encode(plan)
+    header = read_header(words)
+    segments, _ = decode_segments(words)
+    shape = replace(geometry(plan), work=actual, block_kv=1)
+    for segment in segments.tolist():
+        bn, m, first_s2, bn_last, m_last, last_s2, slot, _, flags = segment[:9]
+        first = (bn, m)
+        while (bn, m) < (bn_last, m_last + (flags >> 1)):
+            is_first = bool(flags & CUT_AT_START) and (bn, m) == first
+            is_last = bool(flags & CUT_AT_END) and (bn, m) == (bn_last, m_last)
+            if m < shape.row_blocks(bn):
+                seen = shape.visible(bn, m)
+                low = max([*seen[:1], *[first_s2 * header.block_kv] * is_first], default=0)
+                high = min([*[seen[-1] + 1 if seen else 0], *[last_s2 * header.block_kv] * is_last])
+                cut = is_first or is_last
+                yield KeyVisit(bn, m, range(low, high), slot if cut else None)
+            slot += is_first or is_last
+            bn, m = (bn, m + 1) if m + 1 < shape.row_blocks(bn) else (bn + 1, 0)
