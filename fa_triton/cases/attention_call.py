@@ -44,8 +44,9 @@ def describe_attention(case: AttentionCase) -> CaseCall:
             raise ValueError("`cu_seqlens_kv` must be given with layout TND, got none")
         kv_axis = cu_kv[-1]
         small["cu_seqlens_kv"] = ints(cu_kv)
-    kv_tokens = _required(kv_axis, "S2", layout_kv)
-    if is_paged(layout_kv):
+    paged = is_paged(layout_kv)
+    kv_tokens = 0 if paged and used_kv else _required(kv_axis, "S2", layout_kv)
+    if paged:
         if used_kv is None:
             # the operator takes no starts with pages: lists that give them mean the lengths
             starts = case.cu_seqlens_kv
@@ -57,7 +58,7 @@ def describe_attention(case: AttentionCase) -> CaseCall:
         small["attn_mask"] = mask_template()
 
     def kv(head_dim: int) -> tuple[int, ...]:
-        if is_paged(layout_kv):
+        if paged:
             pages = int(_values(small["block_table"]).max()) + 1
             return _paged_shape(layout_kv, max(pages, 1), case.block_size or 0, heads_kv, head_dim)
         return dense_shape(
@@ -73,7 +74,7 @@ def describe_attention(case: AttentionCase) -> CaseCall:
     lse_shape = (case.num_heads_q, q_tokens) if cu_q else (batch_size, case.num_heads_q, q_tokens)
     q_sizes = {"batch_size": batch_size, "tokens": q_tokens, "num_heads": case.num_heads_q}
     window = case.mask_mode == WINDOW
-    padded = _padded_axis(case, layout_kv)
+    padded = _padded_axes(case, layout_kv)
     return CaseCall(
         q=Operand(
             dense_shape(case.layout_q, **q_sizes, head_dim=case.head_dim), dtype, case.q_range
@@ -151,17 +152,16 @@ def _paged_shape(
     return tuple(shape)
 
 
-def _padded_axis(case: AttentionCase, layout_kv: str) -> int | None:
-    """The axis behind the last one whose stride is not dense: a longer one widens the strides."""
+def _padded_axes(case: AttentionCase, layout_kv: str) -> tuple[int, ...]:
+    """The axes behind those whose strides are not dense: a longer one leaves gaps before it."""
     if case.nc_kv_dims is None:
-        return None
+        return ()
     dims = (case.nc_kv_dims,) if isinstance(case.nc_kv_dims, int) else case.nc_kv_dims
-    if tuple(dims) != tuple(range(len(dims))) or not 0 < len(dims) < LAYOUTS[layout_kv].rank:
+    if not all(0 <= dim < LAYOUTS[layout_kv].rank - 1 for dim in dims):
         raise ValueError(
-            "`nc_kv_dims` must be the axes of k and v from 0 on without the last one, "
-            f"got {list(dims)}"
+            f"`nc_kv_dims` must be axes of k and v other than the last one, got {list(dims)}"
         )
-    return len(dims)
+    return tuple(dim + 1 for dim in dims)
 
 
 def _values(small: Small) -> np.ndarray:

@@ -23,13 +23,13 @@ class Operand:
         shape: Its axes in its layout.
         dtype: Of its elements.
         value_range: Bounds of uniform values; None for normal ones.
-        padded_axis: An axis that is longer in memory than in the view, or None.
+        padded_axes: Axes that are longer in memory than in the view.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     value_range: Range | None = None
-    padded_axis: int | None = None
+    padded_axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

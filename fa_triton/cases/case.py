@@ -86,7 +86,7 @@ class AttentionCase(
         block_table_shape: Shape of the default table.
         block_size: Tokens of a page.
         return_softmax_lse: Whether the log-sum-exp is wanted.
-        nc_kv_dims: Axes of k and v, from 0 on, whose strides are larger than dense ones.
+        nc_kv_dims: Axes of k and v with gaps between their elements in memory.
         atten_mask_dtype: Ignored: the template is int8.
         atten_mask_layout: Ignored: the template is a square.
         ours: What this library does with the case if that is not plain.

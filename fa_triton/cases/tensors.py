@@ -17,7 +17,7 @@ _CHUNK = 2**24
 def make_arguments(call: CaseCall, device: torch.device, seed: int = SEED) -> dict[str, Any]:
     """Arguments of ``flash_attn``, the same for one seed on every device.
 
-    The gaps of a padded axis are NaN: a result that reads them shows it.
+    The gaps of padded axes are NaN: a result that reads them shows it.
 
     Args:
         call: A call whose small tensors all have values.
@@ -51,15 +51,13 @@ def meta_arguments(call: CaseCall) -> dict[str, Any]:
 
 
 def _allocated(operand: Operand) -> tuple[int, ...]:
-    shape = list(operand.shape)
-    if operand.padded_axis is not None:
-        shape[operand.padded_axis] += 1
-    return tuple(shape)
+    return tuple(size + (axis in operand.padded_axes) for axis, size in enumerate(operand.shape))
 
 
 def _cut(tensor: torch.Tensor, operand: Operand) -> torch.Tensor:
-    axis = operand.padded_axis
-    return tensor if axis is None else tensor.narrow(axis, 0, operand.shape[axis])
+    for axis in operand.padded_axes:
+        tensor = tensor.narrow(axis, 0, operand.shape[axis])
+    return tensor
 
 
 def _random(operand: Operand, generator: torch.Generator, device: torch.device) -> torch.Tensor:
@@ -71,7 +69,7 @@ def _random(operand: Operand, generator: torch.Generator, device: torch.device) 
             low, high = operand.value_range
             numbers = torch.rand(chunk.numel(), generator=generator)
             chunk.copy_(numbers.mul_(high - low).add_(low))
-    if operand.padded_axis is None:
+    if not operand.padded_axes:
         return values.to(device)
     whole = torch.full(_allocated(operand), torch.nan, dtype=operand.dtype, device=device)
     view = _cut(whole, operand)
