@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fa_triton.problem import AttnOptions, AttnProblem
-from fa_triton.validation import resolve_lengths, validate_flash_attn
+from fa_triton.validation import check_page_ids, resolve_lengths, validate_flash_attn
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -112,7 +112,7 @@ def _attend(
     q, k, v = q.to(device), k.to(device), v.to(device)
     sinks = _moved(options.get("sinks"), device)
     slopes = _moved(options.get("alibi_slopes"), device)
-    table = _moved(options.get("block_table"), device)
+    page_table = _page_table(problem, options.get("block_table"), kv_lens, k.shape[0]).to(device)
 
     lse_dtype = torch.float64 if out_dtype == torch.float64 else torch.float32
     out = torch.zeros(problem.out_shape, dtype=out_dtype, device=device)
@@ -123,7 +123,8 @@ def _attend(
         q_len, kv_len = int(q_lens[b]), int(kv_lens[b])
         b_q = _sequence(q, problem.layout_q, b, q_starts[b], q_len)
         if problem.is_paged:
-            pages = _page_ids(problem, table, b, kv_len, k.shape[0])
+            # entries behind the last page of a sequence may be anything
+            pages = page_table[b, : -(-kv_len // problem.page_size)]
             b_k = _paged_sequence(k, problem.layout_kv, pages, kv_len)
             b_v = _paged_sequence(v, problem.layout_kv, pages, kv_len)
         else:
@@ -240,20 +241,15 @@ def _sequence(tensor: torch.Tensor, layout: str, b: int, start: int, length: int
     return tensor[b, :length].transpose(0, 1)
 
 
-def _page_ids(
-    problem: AttnProblem, table: torch.Tensor | None, b: int, kv_len: int, num_pages: int
+def _page_table(
+    problem: AttnProblem, block_table: torch.Tensor | None, kv_lens: np.ndarray, num_pages: int
 ) -> torch.Tensor:
-    """Pages of one sequence in order; entries past the last used one are never read."""
-    if table is None:
-        raise ValueError("`block_table` must be given with paged K and V, got None")
-    pages = table[b, : -(-kv_len // problem.page_size)].long()
-    outside = np.flatnonzero(((pages < 0) | (pages >= num_pages)).cpu().numpy())
-    if outside.size:
-        i = int(outside[0])
-        raise ValueError(
-            f"`block_table[{b}, {i}]` must lie between 0 and {num_pages - 1}, got {int(pages[i])}"
-        )
-    return pages
+    """Page ids ``[B, pages]``, those that are used checked; empty without pages."""
+    if block_table is None:
+        return torch.empty((problem.batch_size, 0), dtype=torch.int64)
+    table = block_table.cpu()
+    check_page_ids(table.numpy(), kv_lens, page_size=problem.page_size, num_pages=num_pages)
+    return table.long()
 
 
 def _paged_sequence(

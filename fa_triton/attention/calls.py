@@ -9,15 +9,11 @@ import torch
 
 from fa_triton.attention.kernels import HeadTensors, Lengths, run_attention
 from fa_triton.attention.known_problems import problem_of
-from fa_triton.attention.metadata import (
-    PlannedCall,
-    check_belongs,
-    check_planned_lengths,
-    read_metadata,
-)
+from fa_triton.attention.metadata import PlannedCall, check_belongs, read_metadata
 from fa_triton.attention.plans import PlanOptions, plan_call
 from fa_triton.attention.prepared import PreparedCall, prepare
 from fa_triton.attention.tiles import dtype_class
+from fa_triton.attention.value_checks import check_values
 from fa_triton.device import cpu_mode
 from fa_triton.problem import AttnOptions, MetadataOptions
 from fa_triton.validation import (
@@ -64,12 +60,12 @@ def attend(
     """Attend as ``flash_attn`` says."""
     problem = problem_of(q, k, v, options)
     lengths = _lengths(options)
-    check_values = value_checks_enabled()
+    reads_values = value_checks_enabled()
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_has_memory(name, tensor)
     if q.device.type == "cpu" and cpu_mode() == "reference":
         return _on_reference(q, k, v, options)
-    metadata = options.get("metadata")
+    block_table, metadata = options.get("block_table"), options.get("metadata")
     if metadata is None:
         host_lengths = lengths_to_plan(problem, q.device, **vars(lengths))
         planned = plan_call(problem, host_lengths, q.device, dtype_class(problem.dtype))
@@ -77,14 +73,13 @@ def attend(
     else:
         planned = read_metadata(metadata)
         call = _prepare_for_table(problem, planned.header)
-        if check_values:
-            check_planned_lengths(resolve_lengths(problem, **vars(lengths))[0], planned.header)
+    if reads_values:
+        check_values(problem, lengths, k, block_table, metadata)
     out = torch.empty(problem.out_shape, dtype=q.dtype, device=q.device)
     lse = None
     if problem.return_softmax_lse:
         lse = torch.empty(problem.lse_shape, dtype=torch.float32, device=q.device)
     heads = HeadTensors(options.get("sinks"), options.get("alibi_slopes"))
-    block_table = options.get("block_table")
     run_attention(q, k, v, block_table, heads, lengths, out, lse, planned.table, call)
     return out, torch.zeros(1, dtype=torch.float32, device=q.device) if lse is None else lse
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from fa_triton.planner.table import HEADER_WORDS, Header, check_header, read_header
@@ -122,20 +121,6 @@ def _check_exact_lengths(problem: BatchProblem, header: Header) -> None:
                 f"of the call, got a table for {planned} tokens of {side.name} and {side.seqlen}; "
                 "use planner='balanced'"
             )
-
-
-def check_planned_lengths(lengths: np.ndarray, header: Header) -> None:
-    """Refuse query lengths on the host that the plan leaves out.
-
-    Raises:
-        ValueError: A query is longer than any that was planned.
-    """
-    longest = int(lengths.max())
-    if longest > header.longest_q:
-        raise ValueError(
-            f"`metadata` must be made for queries of {longest} tokens, "
-            f"got a table for at most {header.longest_q}"
-        )
 
 
 def _version(tensor: torch.Tensor) -> int | None:

@@ -12,6 +12,7 @@ from fa_triton.validation.length_values import (
     value_checks_enabled,
 )
 from fa_triton.validation.metadata import validate_metadata
+from fa_triton.validation.page_values import check_page_ids
 from fa_triton.validation.states import check_states_form, validate_states
 from fa_triton.validation.tensors import check_has_memory
 
@@ -20,6 +21,7 @@ __all__ = [
     "check_call_form",
     "check_has_memory",
     "check_lengths_on_host",
+    "check_page_ids",
     "check_states_form",
     "lengths_to_plan",
     "resolve_lengths",

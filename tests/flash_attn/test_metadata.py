@@ -66,15 +66,6 @@ def test_equal_batches_share_a_plan() -> None:
     assert BATCH.metadata() is not BATCH.metadata(num_aic=3)
 
 
-def test_checks_of_values_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    (q, k, v), options = BATCH.tensors()
-    metadata = BATCH.metadata()
-    options["seqused_kv"] = torch.tensor([60, 999], dtype=torch.int32)
-    monkeypatch.setenv("FA_TRITON_CHECK_VALUES", "1")
-    with pytest.raises(ValueError, match="seqused_kv"):
-        flash_attn(q, k, v, metadata=metadata, **options)
-
-
 def test_lengths_beyond_the_tensor_stay_in_bounds() -> None:
     """Unchecked rubbish lengths on the device read no memory outside the tensors' rows."""
     (q, k, v), options = BATCH.tensors()
