@@ -59,6 +59,23 @@ class CaseResult:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class PreparedCase:
+    """A valid case before anything is computed.
+
+    Attributes:
+        call: The call.
+        problem: What validation made of it.
+        lengths: Actual query and key lengths.
+        gflop: Floating-point operations, in 1e9.
+    """
+
+    call: CaseCall
+    problem: AttnProblem
+    lengths: tuple[np.ndarray, np.ndarray]
+    gflop: float
+
+
 def run_case(case: Case, device: torch.device, max_gflop: float = MAX_GFLOP) -> CaseResult:
     """Run one case.
 
@@ -124,61 +141,72 @@ def _refuse(case: RuleCase) -> CaseResult:
     return CaseResult(case, REFUSED, not wrong, detail="; ".join((*wrong, told)))
 
 
+def prepare(case: Case) -> PreparedCase:
+    """Describe, validate and count a case without memory for its tensors.
+
+    Raises:
+        ValueError, TypeError, NotImplementedError: The case is no call, or one that is refused.
+    """
+    call = describe(case)
+    problem = validate_flash_attn(**meta_arguments(call))
+    if isinstance(case, RuleCase):
+        call = with_lengths(call, problem.page_size)
+    lengths = resolve_lengths(problem, **call.lengths())
+    pairs = visible_pairs(lengths[0].tolist(), lengths[1].tolist(), problem.window)
+    flops = attention_flops(pairs, problem.num_heads_q, problem.head_dim, problem.head_dim_v)
+    return PreparedCase(call, problem, lengths, flops / 1e9)
+
+
 def _take(case: Case, device: torch.device, max_gflop: float) -> CaseResult:
     """A case that must be taken: computed, or planned where computing takes too long."""
     path = ACCEPTED if case.ours.accepted else PLAN
     remark = case.ours.accepted or case.ours.note
-    gflop = None
+    gflop = judgement = None
     try:
-        call = describe(case)
-        arguments = meta_arguments(call)
-        problem = validate_flash_attn(**arguments)
-        if isinstance(case, RuleCase):
-            call = with_lengths(call, problem.page_size)
-        lengths = resolve_lengths(problem, **call.lengths())
-        gflop = _gflop(problem, lengths)
-        faults = _shape_faults(call, problem, *flash_attn(**arguments))
+        prepared = prepare(case)
+        gflop = prepared.gflop
         if gflop > max_gflop:
-            cores = {"num_aic": A2.cube_cores, "num_aiv": A2.vector_cores}
-            words = plan_case(call, problem, torch.device("cpu"), **cores).numpy()
-            coverage = check_coverage(words, problem, lengths)
-            faults += coverage.faults
-            told = "; ".join(faults) or remark
-            return CaseResult(case, path, not faults, gflop, detail=told)
-        if not case.ours.accepted:
-            path = _path(device)
-        judgement, wrong = _compute(call, problem, device)
-        faults += wrong
-        told = "; ".join(faults) or remark
-        return CaseResult(case, path, not faults, gflop, judgement, told)
+            faults = _trace(prepared) + _plan(prepared)
+        else:
+            path = path if case.ours.accepted else _path(device)
+            judgement, faults = _compute(prepared, device)
     except (ValueError, TypeError, RuntimeError, MemoryError) as error:
-        told = f"{type(error).__name__}: {error}"
-        return CaseResult(case, path, False, gflop, detail=told)
+        faults = [f"{type(error).__name__}: {error}"]
+    told = "; ".join(faults) or remark
+    return CaseResult(case, path, not faults, gflop, judgement, told)
 
 
-def _compute(
-    call: CaseCall, problem: AttnProblem, device: torch.device
-) -> tuple[Judgement, list[str]]:
+def _trace(prepared: PreparedCase) -> list[str]:
+    """Call the operator on tensors without memory and compare the shapes of the results."""
+    return _shape_faults(prepared, *flash_attn(**meta_arguments(prepared.call)))
+
+
+def _plan(prepared: PreparedCase) -> list[str]:
+    """Plan for an NPU's cores and look for blocks that are left out or repeated."""
+    words = plan_case(
+        prepared.call,
+        prepared.problem,
+        torch.device("cpu"),
+        num_aic=A2.cube_cores,
+        num_aiv=A2.vector_cores,
+    )
+    return list(check_coverage(words.numpy(), prepared.problem, prepared.lengths).faults)
+
+
+def _compute(prepared: PreparedCase, device: torch.device) -> tuple[Judgement, list[str]]:
     """Plan, run and judge a call; also returns what is wrong with the results."""
-    arguments = make_arguments(call, device)
-    metadata = plan_case(call, problem, device)
+    arguments = make_arguments(prepared.call, device)
+    metadata = plan_case(prepared.call, prepared.problem, device)
     out, lse = flash_attn(**arguments, metadata=metadata)
-    faults = _shape_faults(call, problem, out, lse)
-    judgement = judge(arguments, out, lse if problem.return_softmax_lse else None)
+    faults = _shape_faults(prepared, out, lse)
+    judgement = judge(arguments, out, lse if prepared.problem.return_softmax_lse else None)
     return judgement, [*faults, *judgement.faults]
 
 
-def _gflop(problem: AttnProblem, lengths: tuple[np.ndarray, np.ndarray]) -> float:
-    pairs = visible_pairs(lengths[0].tolist(), lengths[1].tolist(), problem.window)
-    flops = attention_flops(pairs, problem.num_heads_q, problem.head_dim, problem.head_dim_v)
-    return flops / 1e9
-
-
-def _shape_faults(
-    call: CaseCall, problem: AttnProblem, out: torch.Tensor, lse: torch.Tensor
-) -> list[str]:
+def _shape_faults(prepared: PreparedCase, out: torch.Tensor, lse: torch.Tensor) -> list[str]:
     """Compare results, which may be without memory, with what the case says of their shapes."""
-    lse_shape = call.lse_shape if problem.return_softmax_lse else (1,)
+    call = prepared.call
+    lse_shape = call.lse_shape if prepared.problem.return_softmax_lse else (1,)
     return [
         f"{name} must be {dtype} {shape}, got {got.dtype} {tuple(got.shape)}"
         for name, got, dtype, shape in (
