@@ -7,8 +7,8 @@
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="fa_triton")
 
 Covers decoders: causal masks, padding on either side, sliding windows, grouped heads, attention
-sinks, dynamic and static caches. Bidirectional layers work without padding. Everything else that a
-model may ask for is refused, never ignored.
+sinks, soft caps, head dims up to 256, dynamic and static caches. Bidirectional layers work without
+padding. Everything else that a model may ask for is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ def attention(
     sliding_window: int | None = None,
     is_causal: bool | None = None,
     s_aux: Tensor | None = None,
+    softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attend; the signature is that of transformers' attention functions.
@@ -149,6 +150,7 @@ def attention(
         sliding_window: W: a query sees itself and the W - 1 tokens before it.
         is_causal: Overrides the layer's own flag.
         s_aux: Attention sinks ``[Nq]``, logits without a value.
+        softcap: Bound of the logits, ``softcap * tanh(logit / softcap)``; None for none.
         **kwargs: Accepted if they cannot change the result, refused otherwise.
 
     Returns:
@@ -168,6 +170,7 @@ def attention(
     options = {
         "softmax_scale": query.shape[-1] ** -0.5 if scaling is None else scaling,
         "sinks": None if s_aux is None else s_aux.float(),
+        "softcap": softcap or 0.0,
     }
     mask = _mask_arguments(causal, sliding_window, q_length, kv_length)
     if step is None:

@@ -43,11 +43,15 @@ def _expected(
     visible: Tensor,
     scaling: float,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Dense attention in fp64 under a mask that broadcasts to ``[B, Nq, Sq, Skv]``."""
     group = query.shape[1] // key.shape[1]
     key, value = (t.double().repeat_interleave(group, 1) for t in (key, value))
-    scores = (scaling * query.double() @ key.transpose(2, 3)).masked_fill(~visible, -torch.inf)
+    scores = scaling * query.double() @ key.transpose(2, 3)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~visible, -torch.inf)
     if sinks is not None:
         column = sinks.double()[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, column], -1)
@@ -155,6 +159,19 @@ def test_sinks(padded: bool) -> None:
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_softcap(padded: bool) -> None:
+    query, key, value = _inputs(lengths=(4, 4))
+    mask = torch.ones(2, 4, dtype=torch.bool)
+    mask[0, 0] = not padded
+    out, _ = attention(_Layer(), query, key, value, mask, scaling=1.0, softcap=2.0)
+    visible = _causal(4, 4) & mask[:, None, None]
+    expected = _expected(query, key, value, visible, 1.0, softcap=2.0) * mask[:, :, None, None]
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+    uncapped = _expected(query, key, value, visible, 1.0) * mask[:, :, None, None]
+    assert (out - uncapped).abs().max() > 0.01
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_output_has_the_dtype_of_the_query(dtype: torch.dtype) -> None:
     query, key, value = (t.to(dtype) for t in _inputs())
@@ -168,7 +185,6 @@ def test_output_has_the_dtype_of_the_query(dtype: torch.dtype) -> None:
     ("argument", "value", "message"),
     [
         ("dropout", 0.1, "`dropout` must be 0, got 0.1"),
-        ("softcap", 50.0, "`softcap` must be None"),
         ("position_bias", torch.zeros(1, 4, 5, 5), "`position_bias` must be None"),
         ("output_attentions", True, "`output_attentions` must be None"),
         ("cu_seq_lens_q", torch.tensor([0, 5]), "`cu_seq_lens_q` must be None"),

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
     GenerationConfig,
     GptOssConfig,
     GptOssForCausalLM,
@@ -61,8 +63,26 @@ def _gpt_oss() -> PreTrainedModel:
     )
 
 
+def _gemma2() -> PreTrainedModel:
+    sizes = _SIZES | {"head_dim": 80, "initializer_range": 0.5}
+    return Gemma2ForCausalLM(
+        Gemma2Config(
+            **sizes,
+            sliding_window=_WINDOW,
+            layer_types=["sliding_attention", "full_attention"],
+            query_pre_attn_scalar=80,
+            attn_logit_softcapping=3.0,
+        )
+    )
+
+
 # The model and the implementation of transformers that it is compared with.
-_MODELS = {"llama": (_llama, "sdpa"), "mistral": (_mistral, "sdpa"), "gpt_oss": (_gpt_oss, "eager")}
+_MODELS = {
+    "llama": (_llama, "sdpa"),
+    "mistral": (_mistral, "sdpa"),
+    "gpt_oss": (_gpt_oss, "eager"),
+    "gemma2": (_gemma2, "eager"),
+}
 
 
 def _build(name: str) -> tuple[PreTrainedModel, str]:
