@@ -98,14 +98,14 @@ def _makespan_table(lines: list[Line], cores: int) -> Table:
     planners = list(dict.fromkeys(line["planner"] for line in lines))
     for name in ("workload", *planners, "goal"):
         table.add_column(name, justify="left" if name == "workload" else "right")
-    for title in dict.fromkeys(line["title"] for line in lines):
+    for name in dict.fromkeys(line["workload"] for line in lines):
         found = {
             line["planner"]: line
             for line in lines
-            if line["title"] == title and line["cores"] == cores
+            if line["workload"] == name and line["cores"] == cores
         }
         ratios = [f"{found[planner]['ratio']:.4f}" for planner in planners]
-        table.add_row(title, *ratios, f"{found[BALANCED]['goal']:.3f}")
+        table.add_row(name, *ratios, f"{found[BALANCED]['goal']:.3f}")
     return table
 
 
@@ -127,5 +127,5 @@ def _time_table(lines: list[Line]) -> Table:
     for line in lines:
         times = [f"{line[name]:.3f}" for name in ("median_ms", "best_ms", "encode_ms")]
         goal = "" if line["goal_ms"] is None else f"{line['goal_ms']:.1f}"
-        table.add_row(line["title"], line["planner"], *times, goal)
+        table.add_row(line["workload"], line["planner"], *times, goal)
     return table

@@ -56,13 +56,14 @@ def plot(lines: list[Line], path: Path) -> None:
             heights = [min(ratio, MOST_SHOWN) - 1 for ratio in ratios]
             bars = axis.bar(places, heights, width, bottom=1, color=colour, label=planner)
             labels = [f"{ratio:.1f}" if ratio > MOST_SHOWN else "" for ratio in ratios]
-            axis.bar_label(bars, labels, fontsize=6)
+            axis.bar_label(bars, labels, fontsize=5)
         axis.set_ylim(1, MOST_SHOWN + 0.05)
         axis.set_ylabel("makespan / ideal", fontsize=8)
         axis.set_title(f"{count} cores (counted by assumed costs)", fontsize=9)
-    axes[0].legend(fontsize=7, ncols=3)
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, fontsize=8, ncols=len(COLOURS), loc="upper center")
     axes[-1].set_xticks(range(len(workloads)), workloads, fontsize=7, rotation=12)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 0.97))
     figure.savefig(path, dpi=130, metadata={"Software": None})
     plt.close(figure)
 

@@ -157,7 +157,7 @@ class Line:
                 cycles = row_sums[row + 1] - row_sums[row]
             load = row_start - at + head_write
             need = load + cycles
-            block = next_write = 0
+            block = tail_write = next_write = 0
             if split:
                 write = write_cycles[row]
                 # a row block cut at both ends is one partial, written once

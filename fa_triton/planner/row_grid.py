@@ -30,7 +30,6 @@ class RowGrid:
         first: ``[R]`` first visible key block; 0 where none is visible.
         blocks: ``[R]`` visible key blocks.
         norm: ``[R]`` units of a full key block.
-        last: ``[R]`` units of the last visible block; 0 where none is visible.
         cost: ``[R]`` units of the whole row block.
     """
 
@@ -40,7 +39,6 @@ class RowGrid:
     first: np.ndarray
     blocks: np.ndarray
     norm: np.ndarray
-    last: np.ndarray
     cost: np.ndarray
 
     @property
@@ -52,6 +50,11 @@ class RowGrid:
     def num_bn(self) -> int:
         """Head entries in all."""
         return self.batch_size * self.heads
+
+    @property
+    def last(self) -> np.ndarray:
+        """Units of the last visible block, ``[R]``; 0 where none is visible."""
+        return self.cost - np.maximum(self.blocks - 1, 0) * self.norm
 
     def cost_offsets(self) -> np.ndarray:
         """Units before each row block of the flattened grid, ``[R+1]``."""
@@ -93,11 +96,11 @@ def build_row_grid(work: AttnWork, block_q: int, block_kv: int, order: str) -> R
 
     of_rows = row_units(rows)
     norm = of_rows + key_units(block_kv)
-    tail_keys = skv - (key_blocks - 1) * block_kv
+    # keys that the last visible block lacks
+    missing = key_blocks * block_kv - skv
     if not sees_all:
-        tail_keys = np.where(first + blocks == key_blocks, tail_keys, block_kv)
-    last = (of_rows + key_units(tail_keys)) * (blocks > 0)
-    cost = np.maximum(blocks - 1, 0) * norm + last
+        missing *= (blocks > 0) & (first + blocks == key_blocks)
+    cost = blocks * norm - (key_units(block_kv) - key_units(block_kv - missing))
     return RowGrid(
         heads=work.num_heads_q if order == ONE_HEAD else work.num_heads_kv,
         offsets=offsets,
@@ -105,7 +108,6 @@ def build_row_grid(work: AttnWork, block_q: int, block_kv: int, order: str) -> R
         first=first,
         blocks=blocks,
         norm=norm,
-        last=last,
         cost=cost,
     )
 

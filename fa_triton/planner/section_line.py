@@ -17,6 +17,7 @@ class SectionLine:
     def __init__(self, grid: RowGrid) -> None:
         self.grid = grid
         self.num_heads = grid.heads
+        self.last = grid.last
         self.row_sums = grid.cost_offsets()
         seq_sums = self.row_sums[grid.offsets]
         self.bn_cost = np.repeat(np.diff(seq_sums), grid.heads)
@@ -28,7 +29,7 @@ class SectionLine:
         self.total = int(self.bn_sums[-1])
         self.next_row = _next_filled(grid.cost)
         self.next_bn = _next_filled(self.bn_cost)
-        self._row_stops = _running_stops(self.row_sums, grid.cost, grid.last)
+        self._row_stops = _running_stops(self.row_sums, grid.cost, self.last)
         self._bn_stops = _running_stops(self.bn_sums, self.bn_cost, self.bn_last)
 
     def _last_of_sequences(self) -> np.ndarray:
@@ -37,7 +38,7 @@ class SectionLine:
         last = np.zeros(grid.batch_size, dtype=np.int64)
         filled = np.flatnonzero(grid.blocks)
         # later row blocks overwrite earlier ones
-        last[np.searchsorted(grid.offsets, filled, side="right") - 1] = grid.last[filled]
+        last[np.searchsorted(grid.offsets, filled, side="right") - 1] = self.last[filled]
         return last
 
     def row_index(self, bn: int, m: int) -> int:

@@ -257,7 +257,7 @@ class _Greedy:
             return 0
         row = self.line.row_index(self.bn, self.m)
         on_last = self.s2 + 1 >= self.line.grid.first[row] + self.line.grid.blocks[row]
-        return int(self.line.grid.last[row] if on_last else self.line.grid.norm[row])
+        return int(self.line.last[row] if on_last else self.line.grid.norm[row])
 
     def _take_heads(self, limit: int) -> int:
         load = 0
@@ -277,7 +277,7 @@ class _Greedy:
     def _take_rows(self, limit: int, load: int) -> int:
         grid, sums = self.line.grid, self.line.row_sums
         row = self.line.row_index(self.bn, self.m)
-        if limit + int(grid.last[row]) // 2 < load + self.row_rest:
+        if limit + int(self.line.last[row]) // 2 < load + self.row_rest:
             return 0
         taken = self.row_rest
         following = int(self.line.next_row[row + 1])
