@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fa_triton import flash_attn
+from tests.flash_attn.paging import Paging
 from tests.oracle import assert_accurate
 
 FAR = 2**31 + 2**12
@@ -41,6 +42,33 @@ def test_head_offsets_past_2_31_elements() -> None:
     options = {"softmax_scale": 0.125, "return_softmax_lse": True}
     out, lse = flash_attn(q, k, v, **options)
     assert_accurate(out, lse, q.contiguous(), k.contiguous(), v, **options)
+
+
+@pytest.mark.parametrize("layout", ["PA_BBND", "PA_BNBD", "PA_NZ"])
+@pytest.mark.parametrize("tokens", [1, 20])
+def test_pages_past_2_31_elements(layout: str, tokens: int) -> None:
+    """Untouched memory costs nothing: of 8193 pages of 2^18 elements two are written."""
+    page_size, heads, dim, far = 1024, 4, 64, 8192
+    generator = torch.Generator().manual_seed(0)
+    paging = Paging(layout, page_size)
+    near = [torch.randn(2, page_size, heads, dim, generator=generator).half() for _ in "kv"]
+    near = [paging.from_rows(pages) for pages in near]
+    caches = [torch.empty(far + 1, *pages.shape[1:], dtype=torch.float16) for pages in near]
+    assert caches[0].stride(0) * far == 2**31
+    for cache, pages in zip(caches, near, strict=True):
+        cache[[17, far]] = pages
+    q = torch.randn(2, tokens, 8, dim, generator=generator).half()
+    options = {
+        "seqused_kv": torch.tensor((1100, 60), dtype=torch.int32),
+        "layout_kv": layout,
+        "softmax_scale": 0.125,
+        "mask_mode": 3,
+        "return_softmax_lse": True,
+    }
+    table = torch.tensor([[far, 17], [17, -1]], dtype=torch.int32)
+    out, lse = flash_attn(q, *caches, **options, block_table=table)
+    options["block_table"] = torch.tensor([[1, 0], [0, -1]], dtype=torch.int32)
+    assert_accurate(out, lse, q, *near, **options)
 
 
 def test_k_and_v_of_one_interleaved_allocation() -> None:
