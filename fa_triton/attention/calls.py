@@ -19,7 +19,6 @@ from fa_triton.problem import AttnOptions, MetadataOptions
 from fa_triton.validation import (
     check_has_memory,
     lengths_to_plan,
-    resolve_lengths,
     validate_metadata,
     value_checks_enabled,
 )
@@ -42,7 +41,7 @@ def plan_batch(
     """Plan as ``flash_attn_metadata`` says; equal batches share one table."""
     problem = validate_metadata(num_heads_q, num_heads_kv, head_dim, **options)
     tensors = _lengths(options)
-    lengths = resolve_lengths(problem, **vars(tensors))
+    lengths = lengths_to_plan(problem, avoid_reading=False, **vars(tensors))
     if device is None:
         device = next(
             (tensor.device for tensor in vars(tensors).values() if tensor is not None),
@@ -67,7 +66,8 @@ def attend(
         return _on_reference(q, k, v, options)
     block_table, metadata = options.get("block_table"), options.get("metadata")
     if metadata is None:
-        host_lengths = lengths_to_plan(problem, q.device, **vars(lengths))
+        avoid_reading = q.device.type != "cpu"
+        host_lengths = lengths_to_plan(problem, avoid_reading=avoid_reading, **vars(lengths))
         planned = plan_call(problem, host_lengths, q.device, dtype_class(problem.dtype))
         call = prepare(problem, planned.header)
     else:

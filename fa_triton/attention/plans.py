@@ -21,6 +21,7 @@ from fa_triton.tile_config import TileConfig, TileKey, choose_tile
 if TYPE_CHECKING:
     from fa_triton.problem import BatchProblem
     from fa_triton.tile_config import DtypeClass
+    from fa_triton.validation import HostLengths
 
 _KEPT_PLANS = 64
 
@@ -42,7 +43,7 @@ _recent_lock = threading.Lock()
 
 def plan_call(
     problem: BatchProblem,
-    lengths: tuple[np.ndarray, np.ndarray],
+    lengths: HostLengths,
     device: torch.device,
     dtype: DtypeClass = "16bit",
     options: PlanOptions | None = None,
@@ -51,13 +52,12 @@ def plan_call(
 
     Args:
         problem: The validated call.
-        lengths: Query and key lengths on the host, int64 ``[B]``; upper bounds are fine.
+        lengths: Lengths on the host; upper bounds are fine.
         device: Where the table goes.
         dtype: Class of the input dtype, which the tiles depend on.
         options: Planner, cores, block sizes.
     """
     options = options or PlanOptions()
-    q_lens, kv_lens = lengths
     info = device_info(device)
     num_aic = options.num_aic or info.num_aic
     num_aiv = options.num_aiv or (2 * num_aic if options.num_aic else info.num_aiv)
@@ -68,8 +68,9 @@ def plan_call(
         num_aic,
         num_aiv,
         options,
-        q_lens.tobytes(),
-        kv_lens.tobytes(),
+        lengths.q.tobytes(),
+        lengths.kv.tobytes(),
+        lengths.are_bounds,
     )
     with _recent_lock:
         planned = _recent.get(key)
@@ -108,17 +109,17 @@ def tile_for(
 
 def _plan(
     problem: BatchProblem,
-    lengths: tuple[np.ndarray, np.ndarray],
+    lengths: HostLengths,
     device: torch.device,
     dtype: DtypeClass,
     options: PlanOptions,
     num_aic: int,
     num_aiv: int,
 ) -> PlannedCall:
-    q_lens, kv_lens = lengths
+    q_lens = lengths.q
     work = AttnWork(
         q_lens=q_lens,
-        kv_lens=kv_lens,
+        kv_lens=lengths.kv,
         num_heads_q=problem.num_heads_q,
         num_heads_kv=problem.num_heads_kv,
         head_dim=problem.head_dim,
@@ -145,6 +146,7 @@ def _plan(
         block_kv=block_kv,
         one_head_rows=one_head,
         batch_invariant=problem.batch_invariant,
+        from_bounds=lengths.are_bounds,
     )
     words = encode(plan)
     # an inference tensor would not count the writes to it

@@ -5,6 +5,7 @@ Values that lie on a device are checked by ``check_lengths_on_host``, which copi
 
 from fa_triton.validation.attention import check_call_form, validate_flash_attn
 from fa_triton.validation.length_values import (
+    HostLengths,
     bound_lengths,
     check_lengths_on_host,
     lengths_to_plan,
@@ -17,6 +18,7 @@ from fa_triton.validation.states import check_states_form, validate_states
 from fa_triton.validation.tensors import check_has_memory
 
 __all__ = [
+    "HostLengths",
     "bound_lengths",
     "check_call_form",
     "check_has_memory",

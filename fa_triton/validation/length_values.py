@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
+from fa_triton.layout import is_paged
 from fa_triton.problem import BatchProblem, Side, SideName
 from fa_triton.validation.scalars import one_of
 
 Lengths: TypeAlias = torch.Tensor | np.ndarray | Sequence[int]
 
 CHECK_VALUES_VARIABLE = "FA_TRITON_CHECK_VALUES"
+
+
+@dataclass(frozen=True, eq=False)
+class HostLengths:
+    """Lengths on the host.
+
+    Attributes:
+        q: Query lengths, int64 ``[B]``.
+        kv: Key lengths, int64 ``[B]``.
+        are_bounds: Whether the device may find shorter ones.
+    """
+
+    q: np.ndarray
+    kv: np.ndarray
+    are_bounds: bool = False
 
 
 def value_checks_enabled() -> bool:
@@ -72,34 +89,43 @@ def resolve_lengths(
 
 def lengths_to_plan(
     problem: BatchProblem,
-    device: torch.device,
     *,
+    avoid_reading: bool,
     cu_seqlens_q: torch.Tensor | None = None,
     cu_seqlens_kv: torch.Tensor | None = None,
     seqused_q: torch.Tensor | None = None,
     seqused_kv: torch.Tensor | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths to plan a call of ``flash_attn`` for.
+) -> HostLengths:
+    """Lengths to plan for.
 
-    On an accelerator the ``max_seqlen`` arguments stand for the length tensors, without a
-    synchronisation, if every side that has such tensors has that bound. Otherwise the tensors are
-    read.
-
-    Returns:
-        Query lengths and key lengths, int64 ``[B]``.
+    Args:
+        problem: The validated call.
+        avoid_reading: Let the ``max_seqlen`` arguments stand for the length tensors, without a
+            synchronisation, if every side that has such tensors has that bound.
+        cu_seqlens_q: Starts of the packed queries.
+        cu_seqlens_kv: Starts of the packed keys.
+        seqused_q: Actual query lengths.
+        seqused_kv: Actual key lengths.
     """
     sides = (problem.side("q"), problem.side("kv"))
-    if device.type != "cpu" and all(
-        side.max_seqlen >= 0 for side in sides if side.has_length_tensors
-    ):
-        return bound_lengths(problem)
-    return resolve_lengths(
+    with_tensors = [side for side in sides if side.has_length_tensors]
+    if avoid_reading and with_tensors and all(side.max_seqlen >= 0 for side in with_tensors):
+        return HostLengths(*bound_lengths(problem), are_bounds=True)
+    lengths = resolve_lengths(
         problem,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_kv=cu_seqlens_kv,
         seqused_q=seqused_q,
         seqused_kv=seqused_kv,
     )
+    return HostLengths(*lengths, are_bounds=any(_is_bounded_only(side) for side in sides))
+
+
+def _is_bounded_only(side: Side) -> bool:
+    """Whether the host knows an upper bound of the lengths and the device will know them."""
+    lies_apart = side.layout == "TND" or is_paged(side.layout)
+    # a sequence of at most one token is there or not: nothing of a plan to keep even
+    return lies_apart and not side.has_length_tensors and side.seqlen > 1
 
 
 def bound_lengths(problem: BatchProblem) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ from fa_triton.attention.rows import INVARIANT_ROWS
 from fa_triton.attention.tiles import kv_step
 from fa_triton.planner.table import read_header
 from fa_triton.tile_config import TileKey, choose_tile
-from fa_triton.validation import validate_metadata
+from fa_triton.validation import HostLengths, validate_metadata
 from tests.validation.calls import metadata
 
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ def plan(q_lens: list[int], kv_lens: list[int], options: Any = None, **changes: 
     longest = {"max_seqlen_q": max(q_lens), "max_seqlen_kv": max(kv_lens)}
     call = metadata(batch_size=len(q_lens), **longest, **changes)
     problem = validate_metadata(**call)
-    lengths = (np.array(q_lens, np.int64), np.array(kv_lens, np.int64))
+    lengths = HostLengths(np.array(q_lens, np.int64), np.array(kv_lens, np.int64))
     return plan_call(problem, lengths, CPU, options=options)
 
 
@@ -89,28 +89,33 @@ def test_invariance_of_plan_and_call_must_agree(wanted: bool) -> None:
     check_belongs(replace(problem, batch_invariant=not wanted), header)
 
 
-def test_bounds_alone_make_the_plan_of_equal_lengths() -> None:
-    shared = {"layout_q": "TND", "layout_kv": "TND", "layout_out": "TND", "mask_mode": 3}
-    bounds = flash_attn_metadata(
-        8, 2, 64, batch_size=4, max_seqlen_q=1, max_seqlen_kv=300, **shared
-    )
+PACKED = {"layout_q": "TND", "layout_kv": "TND", "layout_out": "TND", "mask_mode": 3}
+BOUNDS = {"batch_size": 4, "max_seqlen_q": 1, "max_seqlen_kv": 3000}
+
+
+def test_bounds_alone_make_a_plan_for_shorter_lengths() -> None:
+    """So many programs that those with short sequences do not keep the others waiting."""
+    bounds = flash_attn_metadata(8, 2, 64, **BOUNDS, **PACKED)
     cu_q = torch.arange(5, dtype=torch.int32)
-    cu_kv = 300 * torch.arange(5, dtype=torch.int32)
-    lengths = flash_attn_metadata(8, 2, 64, cu_seqlens_q=cu_q, cu_seqlens_kv=cu_kv, **shared)
-    assert torch.equal(bounds, lengths)
+    lengths = flash_attn_metadata(8, 2, 64, cu_seqlens_q=cu_q, cu_seqlens_kv=3000 * cu_q, **PACKED)
     assert bounds.device == torch.get_default_device()
+    from_bounds, from_lengths = read_header(bounds.numpy()), read_header(lengths.numpy())
+    assert from_bounds.num_aic > from_lengths.num_aic
+    assert (from_bounds.longest_q, from_bounds.longest_kv) == (1, 3000)
+
+
+def test_bounds_and_equal_lengths_are_kept_apart() -> None:
+    bounds = flash_attn_metadata(8, 2, 64, **BOUNDS, **PACKED)
+    used = torch.full((4,), 3000, dtype=torch.int32)
+    lengths = flash_attn_metadata(8, 2, 64, **BOUNDS, **PACKED, seqused_kv=used)
+    assert bounds.shape != lengths.shape
+    assert flash_attn_metadata(8, 2, 64, **BOUNDS, **PACKED) is bounds
 
 
 def test_pages_are_planned_from_bounds() -> None:
-    problem = validate_metadata(**metadata(layout_kv="PA_NZ", page_size=64))
-    header = read_header(plan_call(problem, _axes(problem), CPU).table.numpy())
+    table = flash_attn_metadata(**metadata(layout_kv="PA_NZ", page_size=64))
+    header = read_header(table.numpy())
     assert (header.batch_size, header.longest_q, header.longest_kv) == (3, 8, 16)
-
-
-def _axes(problem: Any) -> tuple[np.ndarray, np.ndarray]:
-    from fa_triton.validation import resolve_lengths
-
-    return resolve_lengths(problem)
 
 
 def test_a_plan_inside_the_call_reads_lengths_on_the_cpu() -> None:

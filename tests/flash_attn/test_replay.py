@@ -60,11 +60,14 @@ MIXED_STEPS = [
     ((3, 33, 1), (3, 64, 255)),
     ((1, 2, 40), (1, 1, 41)),
 ]
-CASES = [(DECODE, DECODE_STEPS), (MIXED, MIXED_STEPS)]
+CASES = [
+    pytest.param(bounds, steps, mask, id=f"{name}-{mask}", marks=marks)
+    for name, bounds, steps in (("decode", DECODE, DECODE_STEPS), ("mixed", MIXED, MIXED_STEPS))
+    for mask, marks in (("none", pytest.mark.slow), ("causal", ()), ("sliding", pytest.mark.slow))
+]
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "sliding"])
-@pytest.mark.parametrize(("bounds", "steps"), CASES, ids=["decode", "mixed"])
+@pytest.mark.parametrize(("bounds", "steps", "mask"), CASES)
 def test_packed_lengths_change_in_place(
     bounds: Bounds, steps: list[tuple[tuple[int, ...], tuple[int, ...]]], mask: str
 ) -> None:
@@ -94,9 +97,8 @@ def test_packed_lengths_change_in_place(
         assert_accurate(out, lse, q, k, v, **options)
 
 
-@pytest.mark.parametrize("layout", ["BSND", "BNSD"])
-@pytest.mark.parametrize("mask", ["none", "causal", "sliding"])
-@pytest.mark.parametrize(("bounds", "steps"), CASES, ids=["decode", "mixed"])
+@pytest.mark.parametrize("layout", ["BSND", pytest.param("BNSD", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("bounds", "steps", "mask"), CASES)
 def test_dense_lengths_change_in_place(
     bounds: Bounds, steps: list[tuple[tuple[int, ...], tuple[int, ...]]], mask: str, layout: str
 ) -> None:

@@ -138,28 +138,59 @@ def test_a_bound_stands_for_lengths_on_an_accelerator() -> None:
     call = packed(max_seqlen_q=6, max_seqlen_kv=30)
     problem = validate_flash_attn(**call)
     tensors = {name: call[name] for name in ("cu_seqlens_q", "cu_seqlens_kv")}
-    q_lens, kv_lens = lengths_to_plan(problem, torch.device("meta"), **tensors)
-    assert (q_lens.tolist(), kv_lens.tolist()) == ([6, 6, 6], [30, 30, 30])
+    planned = lengths_to_plan(problem, avoid_reading=True, **tensors)
+    assert (planned.q.tolist(), planned.kv.tolist()) == ([6, 6, 6], [30, 30, 30])
+    assert planned.are_bounds
 
 
 def test_one_bound_is_enough_for_one_side_with_lengths() -> None:
     call = dense(seqused_kv=ints(2), max_seqlen_kv=9)
-    q_lens, kv_lens = lengths_to_plan(
-        validate_flash_attn(**call), torch.device("meta"), seqused_kv=call["seqused_kv"]
+    planned = lengths_to_plan(
+        validate_flash_attn(**call), avoid_reading=True, seqused_kv=call["seqused_kv"]
     )
-    assert (q_lens.tolist(), kv_lens.tolist()) == ([8, 8], [9, 9])
+    assert (planned.q.tolist(), planned.kv.tolist()) == ([8, 8], [9, 9])
+    assert planned.are_bounds
 
 
 @pytest.mark.parametrize("bounds", [{}, {"max_seqlen_q": 12}, {"max_seqlen_kv": 15}])
 def test_lengths_without_bounds_are_read(bounds: dict[str, int]) -> None:
-    q_lens, kv_lens = lengths_to_plan(packed_problem(**bounds), torch.device("cuda"), **CU)
-    assert (q_lens.tolist(), kv_lens.tolist()) == ([8, 0, 12], [10, 15, 15])
+    planned = lengths_to_plan(packed_problem(**bounds), avoid_reading=True, **CU)
+    assert (planned.q.tolist(), planned.kv.tolist()) == ([8, 0, 12], [10, 15, 15])
+    assert not planned.are_bounds
 
 
-def test_lengths_on_the_cpu_are_read() -> None:
+def test_axes_are_lengths() -> None:
+    assert not lengths_to_plan(validate_flash_attn(**dense()), avoid_reading=True).are_bounds
+    assert not lengths_to_plan(validate_metadata(**metadata()), avoid_reading=False).are_bounds
+
+
+def test_lengths_that_may_be_read_are_read() -> None:
     problem = packed_problem(max_seqlen_q=12, max_seqlen_kv=15)
-    q_lens, _ = lengths_to_plan(problem, torch.device("cpu"), **CU)
-    assert q_lens.tolist() == [8, 0, 12]
+    planned = lengths_to_plan(problem, avoid_reading=False, **CU)
+    assert planned.q.tolist() == [8, 0, 12]
+    assert not planned.are_bounds
+
+
+@pytest.mark.parametrize(
+    ("changes", "are_bounds"),
+    [
+        ({}, False),
+        ({"cu_seqlens_kv": None, "max_seqlen_kv": 9}, True),
+        ({"cu_seqlens_kv": None, "seqused_kv": lengths(1, 2, 3)}, False),
+        ({"cu_seqlens_q": None, "max_seqlen_q": 2}, True),
+        # decoding: queries of one token, there or not
+        ({"cu_seqlens_q": None, "max_seqlen_q": 1}, False),
+        ({"layout_kv": "PA_NZ", "cu_seqlens_kv": None, "max_seqlen_kv": 99}, True),
+    ],
+)
+def test_a_plan_knows_that_it_has_bounds_only(changes: dict[str, Any], are_bounds: bool) -> None:
+    call = packed_metadata(**(CU | changes))
+    tensors = {
+        name: call.get(name)
+        for name in ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv")
+    }
+    planned = lengths_to_plan(validate_metadata(**call), avoid_reading=False, **tensors)
+    assert planned.are_bounds is are_bounds
 
 
 @given(
