@@ -9,6 +9,8 @@ import torch
 from fa_triton.layout import FRACTAL, LAYOUT_SHAPES, LAYOUTS, Extents, extents
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+# Rows of the largest tile; a kernel counts offsets inside a tile in 32 bits.
+MAX_TILE_ROWS = 512
 
 
 def check_is_tensor(name: str, value: object) -> torch.Tensor:
@@ -53,7 +55,9 @@ def check_operand(name: str, value: object, layout: str) -> Extents:
             f"`{name}` must have a last axis of {FRACTAL} in layout PA_NZ, got shape {shape}"
         )
     check_dense_last_axis(name, tensor)
-    return extents(tensor, layout)
+    sizes = extents(tensor, layout)
+    _check_reach(name, tensor.stride(LAYOUTS[layout].token), sizes.tokens)
+    return sizes
 
 
 def check_operand_form(name: str, value: object, layout: str) -> torch.Tensor:
@@ -87,6 +91,15 @@ def check_dense_last_axis(name: str, tensor: torch.Tensor) -> None:
         raise ValueError(
             f"`{name}` must be dense in its last axis (stride 1), got strides "
             f"{tuple(tensor.stride())}; call {name}.contiguous()"
+        )
+
+
+def _check_reach(name: str, stride: int, tokens: int) -> None:
+    """Tokens of a tile lie within 2^31 elements; a stride that is larger itself takes 64 bits."""
+    if stride < 2**31 <= (min(tokens, MAX_TILE_ROWS) - 1) * stride:
+        raise ValueError(
+            f"`{name}` must keep {MAX_TILE_ROWS} tokens within 2^31 elements, got a stride of "
+            f"{stride} from one token to the next; call {name}.contiguous()"
         )
 
 

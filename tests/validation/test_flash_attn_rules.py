@@ -88,6 +88,14 @@ OPERAND_RULES = [
         "expanded last axis", dense(v=tensor(2, 16, 2, 1).expand(-1, -1, -1, 64)), "`v`", "stride 1"
     ),
     wrong_value(
+        "tokens of a tile too far apart",
+        dense(k=torch.empty_strided((2, 16, 2, 64), (2, 2**28, 64, 1), dtype=half, device="meta")),
+        "`k`",
+        "2^31",
+        str(2**28),
+        "k.contiguous()",
+    ),
+    wrong_value(
         "k on another device",
         dense(k=torch.empty(2, 16, 2, 64, dtype=half)),
         "`k`",
