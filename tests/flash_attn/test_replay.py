@@ -14,6 +14,7 @@ import torch
 
 from fa_triton import flash_attn, flash_attn_metadata
 from tests.flash_attn.batches import MASKS, starts
+from tests.flash_attn.paging import RUBBISH, Paging
 from tests.oracle import assert_accurate
 
 pytestmark = pytest.mark.usefixtures("nan_filled_memory")
@@ -125,5 +126,69 @@ def test_dense_lengths_change_in_place(
     for q_lens, kv_lens in steps:
         used_q.copy_(torch.tensor(q_lens, dtype=torch.int32))
         used_kv.copy_(torch.tensor(kv_lens, dtype=torch.int32))
+        out, lse = flash_attn(q, k, v, metadata=metadata, **options)
+        assert_accurate(out, lse, q, k, v, **options)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["PA_BBND", *(pytest.param(name, marks=pytest.mark.slow) for name in ("PA_BNBD", "PA_NZ"))],
+)
+@pytest.mark.parametrize(("bounds", "steps", "mask"), CASES)
+def test_pages_change_in_place(
+    bounds: Bounds, steps: list[tuple[tuple[int, ...], tuple[int, ...]]], mask: str, layout: str
+) -> None:
+    """As an engine decodes: starts, lengths and the block table are buffers of the graph."""
+    size, dim, (heads_q, heads_kv) = bounds.batch_size, bounds.head_dim, bounds.heads
+    paging = Paging(layout, 48)
+    metadata = flash_attn_metadata(
+        heads_q,
+        heads_kv,
+        dim,
+        batch_size=size,
+        max_seqlen_q=bounds.longest_q,
+        max_seqlen_kv=bounds.longest_kv,
+        page_size=paging.page_size,
+        layout_q="TND",
+        layout_kv=layout,
+        layout_out="TND",
+        num_aic=13,
+        num_aiv=26,
+        **MASKS[mask],
+    )
+    generator = torch.Generator().manual_seed(3)
+    pages_per_sequence = paging.pages_of(bounds.longest_kv)
+    num_pages = size * pages_per_sequence
+    q = torch.randn(size * bounds.longest_q, heads_q, dim, generator=generator).half()
+    k, v = (
+        paging.from_rows(
+            torch.randn(num_pages, paging.page_size, heads_kv, dim, generator=generator).half()
+        )
+        for _ in range(2)
+    )
+    cu_q = torch.zeros(size + 1, dtype=torch.int32)
+    used_kv = torch.zeros(size, dtype=torch.int32)
+    block_table = torch.zeros(size, pages_per_sequence, dtype=torch.int32)
+    options = {
+        "cu_seqlens_q": cu_q,
+        "seqused_kv": used_kv,
+        "block_table": block_table,
+        "softmax_scale": dim**-0.5,
+        "return_softmax_lse": True,
+        "layout_q": "TND",
+        "layout_kv": layout,
+        "layout_out": "TND",
+        **MASKS[mask],
+    }
+    for q_lens, kv_lens in steps:
+        cu_q.copy_(starts(q_lens))
+        used_kv.copy_(torch.tensor(kv_lens, dtype=torch.int32))
+        block_table.fill_(RUBBISH[0])
+        shuffled = torch.randperm(num_pages, generator=generator).int()
+        for row, ids, length in zip(
+            block_table, shuffled.split(pages_per_sequence), kv_lens, strict=True
+        ):
+            used = paging.pages_of(length)
+            row[:used] = ids[:used]
         out, lse = flash_attn(q, k, v, metadata=metadata, **options)
         assert_accurate(out, lse, q, k, v, **options)
