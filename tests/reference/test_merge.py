@@ -96,6 +96,59 @@ def test_an_empty_part_changes_nothing() -> None:
         assert torch.equal(lse, lse_a)
 
 
+@pytest.mark.parametrize("layout", ["TND", "BSND", "BNSD"])
+def test_markers_hold_row_by_row(layout: str) -> None:
+    """One row for every pair of (key seen, +inf, -inf), and rubbish beside every marker."""
+    kinds = [0.5, torch.inf, -torch.inf]
+    lse_a = torch.tensor([[a for a in kinds for _ in kinds]]).repeat(2, 1)
+    lse_b = torch.tensor([[b for _ in kinds for b in kinds]]).repeat(2, 1)
+    out_a, out_b = torch.ones(9, 2, 16), torch.full((9, 2, 16), 3.0)
+    # 1 where only a saw a key, 3 where only b did, 2 where both did alike
+    values = torch.tensor([2.0, 1, 1, 3, 0, 0, 3, 0, 0])
+    out_a = out_a.masked_fill(lse_a[0].isinf()[:, None, None], torch.nan)
+    out_b = out_b.masked_fill(lse_b[0].isinf()[:, None, None], -torch.inf)
+    if layout != "TND":
+        lse_a, lse_b, out_a, out_b = (x[None] for x in (lse_a, lse_b, out_a, out_b))
+    if layout == "BNSD":
+        out_a, out_b = out_a.transpose(1, 2), out_b.transpose(1, 2)
+    out, lse = merge_attn_states(out_a, lse_a, out_b, lse_b, layout=layout)
+    rows = out.flatten(0, -3) if layout != "BNSD" else out[0].transpose(0, 1)
+    assert torch.equal(rows, values[:, None, None].expand(9, 2, 16))
+    both = 0.5 + torch.log(torch.tensor(2.0))
+    wanted = [both, 0.5, 0.5, 0.5, torch.inf, torch.inf, 0.5, torch.inf, torch.inf]
+    torch.testing.assert_close(lse.flatten(0, -2)[0], torch.tensor(wanted))
+
+
+def test_a_nan_stays_in_its_row() -> None:
+    """A row whose log-sum-exp is NaN did see keys: the fault is handed on, to no other row."""
+    out_a, lse_a = random(4, 2, 64, seed=1), random(2, 4, seed=2)
+    out_b, lse_b = random(4, 2, 64, seed=3), random(2, 4, seed=4)
+    clean, clean_lse = merge_attn_states(out_a, lse_a, out_b, lse_b)
+    lse_a[1, 2] = torch.nan
+    out_b[0, 0, 5] = torch.nan
+    out, lse = merge_attn_states(out_a, lse_a, out_b, lse_b)
+    assert out[2, 1].isnan().all()
+    assert lse[1, 2].isnan()
+    assert out[0, 0, 5].isnan()
+    out[2, 1], lse[1, 2], out[0, 0, 5] = clean[2, 1], clean_lse[1, 2], clean[0, 0, 5]
+    assert torch.equal(out, clean)
+    assert torch.equal(lse, clean_lse)
+
+
+def test_views_merge_like_copies() -> None:
+    """Any strides, also those of a result that lies in a larger buffer."""
+    out_a, out_b = (
+        random(6, 5, 200, seed=1)[:, 1:3, 8:72],
+        random(64, 2, 6, seed=2).permute(2, 1, 0),
+    )
+    lse_a, lse_b = random(6, 2, seed=3).T, random(4, 6, seed=4)[::2]
+    out, lse = merge_attn_states(out_a, lse_a, out_b, lse_b)
+    copies = (x.contiguous() for x in (out_a, lse_a, out_b, lse_b))
+    wanted, wanted_lse = merge_attn_states(*copies)
+    assert torch.equal(out, wanted)
+    assert torch.equal(lse, wanted_lse)
+
+
 def test_far_apart_and_huge() -> None:
     out_a, out_b = torch.ones(1, 1, 64), torch.full((1, 1, 64), 3.0)
     far = merge_attn_states(out_a, torch.tensor([[1e4]]), out_b, torch.tensor([[-1e4]]))
@@ -139,6 +192,7 @@ GOOD: dict[str, Any] = {
         ({"lse_b": torch.zeros(1)}, ValueError, ("`lse_b`", "(2, 3)", "got (1,)")),
         ({"lse_a": torch.zeros(2, 3).half()}, TypeError, ("`lse_a`", "float32", "float16")),
         ({"out_b": torch.zeros(3, 2, 64, device="meta")}, ValueError, ("cpu", "out_a", "meta")),
+        ({"lse_b": torch.zeros(2, 3, device="meta")}, ValueError, ("`lse_b`", "cpu", "meta")),
     ],
 )
 def test_refused(changes: dict[str, Any], error: type[Exception], says: tuple[str, ...]) -> None:
