@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Columns that a matrix product needs at least.
 MIN_DIM = 16
+# Keys of a tile that is gathered from fractals: larger ones overflow L1 on A2 and A3.
+MAX_FRACTAL_KEYS = 128
 
 
 def tile_device(info: DeviceInfo) -> str:
@@ -78,15 +80,16 @@ def fit_to_plan(tile: TileConfig, header: Header, device: str) -> TileConfig:
 
 
 def fit_to_pages(
-    tile: TileConfig, header: Header, device: str, page_size: int
+    tile: TileConfig, header: Header, device: str, page_size: int, *, is_nz: bool
 ) -> tuple[TileConfig, int]:
-    """Cut tiles down so that none crosses a page or a block of the plan.
+    """Cut tiles down so that none crosses a page or a block of the plan; ``is_nz``: fractals.
 
     Returns:
         The tile, and the keys that it advances by: fewer than ``block_kv`` where these are no power
         of two.
     """
-    step = kv_step(math.gcd(page_size, header.block_kv), tile.block_kv)
+    most = min(tile.block_kv, MAX_FRACTAL_KEYS) if is_nz else tile.block_kv
+    step = kv_step(math.gcd(page_size, header.block_kv), most)
     block_q = _largest_divisor(header.block_q, tile.block_q)
     return tile_on_pages(msgspec.structs.replace(tile, block_q=block_q), step, device), step
 

@@ -199,7 +199,9 @@ def test_a_launch_on_an_ascend_device_runs_a_shipped_tile(name: str) -> None:
         header = read_header(encode(plan))
         units = row_units(problem, header)
         if page_size:
-            fitted, step = fit_to_pages(tile, header, device, page_size)
+            fitted, step = fit_to_pages(
+                tile, header, device, page_size, is_nz=problem.layout_kv == "PA_NZ"
+            )
         else:
             fitted = fit_to_plan(tile, header, device)
             step = fitted.block_kv
