@@ -85,6 +85,10 @@ perf: $(STAMP) ## Measure the CPU path against torch and renew the README's tabl
 	$(BIN)/python -m perf.run cpu
 	$(BIN)/python -m perf.plot
 
+.PHONY: conformance
+conformance: $(STAMP) ## Run CANN's public test cases and renew docs/conformance.md.
+	$(BIN)/python -m perf.conformance
+
 .PHONY: clean
 clean: ## Remove the virtual environment and what tools left behind.
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -53,7 +53,7 @@ def judge(arguments: dict[str, Any], out: torch.Tensor, lse: torch.Tensor | None
     lse_sum = _LseSum()
     squares, largest = 0.0, 0.0
     for piece in pieces(arguments, out, lse):
-        call = piece.arguments | {"return_softmax_lse": lse is not None}
+        call: dict[str, Any] = piece.arguments | {"return_softmax_lse": lse is not None}
         exact, exact_lse = flash_attn_reference(**call, out_dtype=torch.float64)
         emulated, _ = flash_attn_emulation(**call)
         errors.add(piece.out, exact)
@@ -96,7 +96,7 @@ class _LseSum:
         self._wrong_rows += int(((piece.lse == torch.inf) != empty).sum())
         if empty.all():
             return
-        call = piece.arguments | {"return_softmax_lse": True}
+        call: dict[str, Any] = piece.arguments | {"return_softmax_lse": True}
         call |= {name: call[name].float() for name in ("q", "k", "v")}
         _, stored = flash_attn_emulation(**call)
         exact = exact[~empty]

@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from fa_triton.cases.run import CaseResult
 
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "id",
     "group",
     "case",

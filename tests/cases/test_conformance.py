@@ -1,0 +1,55 @@
+"""The committed conformance page: whole, without failures, from the present list of cases."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fa_triton.cases.run import MAX_GFLOP, CaseResult
+from perf.conformance import page
+from tests.cases.library import ATTENTION, CASES
+
+LINK = re.compile(r"\[[^\]]*\]\((?:docs/)?conformance\.md\)")
+
+
+@pytest.fixture(scope="module")
+def rows(repo_root: Path) -> dict[str, list[str]]:
+    text = (repo_root / "docs" / "conformance.md").read_text()
+    lines = [re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line[:2] == "| "]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    return {line[0]: line for line in cells}
+
+
+def test_every_case_passes(rows: dict[str, list[str]]) -> None:
+    for case in CASES:
+        assert "pass" in rows[case.id], case.id
+        assert "fail" not in rows[case.id], case.id
+
+
+def test_every_case_below_the_limit_is_computed(rows: dict[str, list[str]]) -> None:
+    for case in ATTENTION:
+        _, _, path, gflop, rms, *_ = rows[case.id]
+        if path == "native":
+            assert float(gflop) <= MAX_GFLOP
+            assert float(rms) > 0
+        else:
+            assert path == "plan"
+            assert float(gflop) > MAX_GFLOP
+            assert rms == ""
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/index.md"])
+def test_the_page_is_linked(repo_root: Path, document: str) -> None:
+    assert LINK.search((repo_root / document).read_text())
+
+
+def test_a_failure_shows_on_the_page() -> None:
+    results = [
+        CaseResult(CASES[0], "plan", True, 12.5),
+        CaseResult(CASES[1], "native", False, 1.0, detail="rms error 1 | above 0"),
+    ]
+    lines = list(page(results, MAX_GFLOP))
+    assert "| strided | 2 | 1 | 1 | 1 | 1 |" in lines
+    assert any("| fail | rms error 1 \\| above 0 |" in line for line in lines)
