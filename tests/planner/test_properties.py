@@ -205,6 +205,18 @@ def test_balanced_is_never_slower(
     assert balanced.makespan <= published.makespan
 
 
+@given(attn_works(longest_q=400, longest_kv=6000), machines(), block_sizes())
+@settings(max_examples=100, deadline=None)
+def test_other_row_blocks_hardly_matter(
+    work: AttnWork, machine: dict[str, int], sizes: dict[str, int]
+) -> None:
+    """section_stream_k lays the rows of BNSD out head after head and meets other row blocks."""
+    work = replace(work, layout_q="BNSD")
+    balanced = plan_cost(make_plan("balanced", work, **machine, **sizes))
+    published = plan_cost(make_plan("section_stream_k", work, **machine, **sizes))
+    assert balanced.makespan <= published.makespan * 1.01
+
+
 @given(plans())
 @settings(max_examples=50, deadline=None)
 def test_plans_are_deterministic(plan: Plan) -> None:
