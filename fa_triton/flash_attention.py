@@ -77,7 +77,7 @@ def flash_attn_metadata(
     Raises:
         ValueError: A shape or value out of its range.
         TypeError: A dtype or type out of its set.
-        NotImplementedError: A meaningful request that is not built.
+        NotImplementedError: A device that is neither npu, cuda nor cpu.
 
     Notes:
         Host sync: length tensors on a device are copied to the host; without them there is none.
@@ -148,13 +148,16 @@ def flash_attn(
     Args:
         q: Queries, fp16, bf16 or fp32, last dim dense: BSND ``[B, Sq, Nq, D]``, BNSD
             ``[B, Nq, Sq, D]`` or TND ``[Tq, Nq, D]``.
-        k: Keys in ``layout_kv``, dtype of q, Nkv heads; all strides but the last are free.
-        v: Values, as k; their strides may differ.
-        block_table: Page ids, with paged layouts (not built).
+        k: Keys, dtype of q, Nkv heads, in the layout of q or in pages of bs tokens: PA_BBND
+            ``[P, bs, Nkv, D]``, PA_BNBD ``[P, Nkv, bs, D]`` or PA_NZ ``[P, Nkv, D/16, bs, 16]``;
+            all strides but the last are free.
+        v: Values, as k; their strides and their head dim may differ.
+        block_table: Page ids ``[B, pages]``, int32, with the paged layouts; entries behind the last
+            used page of a sequence are never followed.
         cu_seqlens_q: Starts of the packed queries ``[B + 1]``, int32, with TND.
         cu_seqlens_kv: Starts of the packed keys ``[B + 1]``, int32, with TND.
         seqused_q: Actual query lengths ``[B]``, int32; they win over ``cu_seqlens_q``.
-        seqused_kv: Actual key lengths ``[B]``, int32; 0 allowed.
+        seqused_kv: Actual key lengths ``[B]``, int32; 0 allowed; needed with pages.
         sinks: One logit per query head ``[Nq]``, fp32, that joins the denominator.
         attn_mask: CANN's template ``triu(ones(2048, 2048), 1)``, int8; checked, never read.
         metadata: Table of ``flash_attn_metadata`` for this problem; None plans inside the call.
@@ -166,13 +169,15 @@ def flash_attn(
             accelerator what is planned for.
         max_seqlen_kv: Upper bound of the key lengths, likewise.
         layout_q: Layout of q.
-        layout_kv: Layout of k and v: that of q.
+        layout_kv: Layout of k and v: that of q, or a paged one.
         layout_out: Layout of the result: that of q, or BSND for BNSD queries.
         return_softmax_lse: Whether the log-sum-exp is wanted.
-        softcap: Bound of the logits (not built).
-        alibi_slopes: Slopes of a distance bias (not built).
-        lse_includes_sink: Whether the log-sum-exp counts the sinks (not built).
-        batch_invariant: Independence of the batch (not built).
+        softcap: Bound of the logits by ``softcap * tanh(logit / softcap)``, 0 for none.
+        alibi_slopes: One slope per query head ``[Nq]``, fp32: a key at distance n from the diagonal
+            loses ``slope * n``.
+        lse_includes_sink: Whether the log-sum-exp counts the sinks.
+        batch_invariant: Whether the bits of a sequence's result must not depend on the rest of the
+            batch; the same in ``flash_attn_metadata``.
 
     Returns:
         ``out`` in q's dtype and ``layout_out``; ``softmax_lse`` fp32, natural log, ``[B, Nq, Sq]``
@@ -182,14 +187,17 @@ def flash_attn(
     Raises:
         ValueError: A shape or value out of its range.
         TypeError: A dtype or type out of its set.
-        NotImplementedError: A meaningful request that is not built.
+        NotImplementedError: A tensor that requires a gradient; a call inside ``torch.vmap`` or
+            ``torch.func.grad``.
 
     Notes:
         Bitwise reproducible for one plan. Host sync: to copy length tensors from a device if there
         is neither ``metadata`` nor ``max_seqlen`` for each side that has them, and to read the
         header of a copied table after a write to it.
         Nothing is mutated. Query tokens past the longest planned query count as padding.
-        ``FA_TRITON_CHECK_VALUES=1`` checks lengths on the device too, with a sync. A non-finite
+        ``FA_TRITON_CHECK_VALUES=1`` checks lengths, page ids and tables on the device, with a sync.
+        Under ``torch.compile`` and on fake or meta tensors it is ``torch.ops.fa_triton.flash_attn``
+        (``docs/torch.md``). A non-finite
         value in a key or value row reaches every row of the tile that loads it, also rows that do
         not see it. Source: CANN ``flash_attn``.
     """

@@ -39,8 +39,9 @@ def merge_attn_states(
         TypeError: A dtype that does not fit.
         NotImplementedError: A part that requires a gradient; attention is forward only.
 
-    Notes: Deterministic, elementwise in fp32, never synchronises. A log-sum-exp that counts a sink
-        would count it twice: merge those that exclude it.
+    Notes: Deterministic, elementwise in fp32, never synchronises. Sinks belong into one of the
+        parts, with ``lse_includes_sink=True``: its log-sum-exp must count all that its result was
+        divided by. The merged one then counts them too.
     """
     parts = (out_a, lse_a, out_b, lse_b)
     if goes_through_dispatcher(*parts):

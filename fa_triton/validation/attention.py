@@ -98,7 +98,7 @@ def validate_flash_attn(
     Raises:
         ValueError: A shape or value out of its range.
         TypeError: A dtype or type out of its set.
-        NotImplementedError: A meaningful request that is not built.
+        NotImplementedError: A tensor that requires a gradient.
     """
     layouts = check_layouts(layout_q, layout_kv, layout_out)
     q_extents = check_operand("q", q, layouts.q)

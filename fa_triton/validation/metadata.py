@@ -86,7 +86,6 @@ def validate_metadata(
     Raises:
         ValueError: A shape or value out of its range.
         TypeError: A dtype or type out of its set.
-        NotImplementedError: A meaningful request that is not built.
     """
     heads_q = as_int("num_heads_q", num_heads_q, minimum=1)
     heads_kv = as_int("num_heads_kv", num_heads_kv, minimum=1)

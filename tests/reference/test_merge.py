@@ -149,6 +149,20 @@ def test_views_merge_like_copies() -> None:
     assert torch.equal(lse, wanted_lse)
 
 
+@pytest.mark.parametrize("cut", [0, 7, 20])
+def test_sinks_belong_into_one_part(cut: int) -> None:
+    q, sinks = random(2, 3, 4, 64, seed=1), random(4, seed=2) + 1
+    k, v = (random(2, 20, 2, 64, seed=seed) for seed in (3, 4))
+    counted = {**LSE, "sinks": sinks, "lse_includes_sink": True}
+    first = flash_attn_reference(q, k, v, seqused_kv=used(cut, cut), **counted)
+    rest = used(20 - cut, 20 - cut)
+    second = flash_attn_reference(q, k.roll(-cut, 1), v.roll(-cut, 1), seqused_kv=rest, **LSE)
+    out, lse = merge_attn_states(*first, *second, layout="BSND")
+    wanted, wanted_lse = flash_attn_reference(q, k, v, **counted)
+    torch.testing.assert_close(out, wanted, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(lse, wanted_lse, atol=1e-5, rtol=1e-6)
+
+
 def test_far_apart_and_huge() -> None:
     out_a, out_b = torch.ones(1, 1, 64), torch.full((1, 1, 64), 3.0)
     far = merge_attn_states(out_a, torch.tensor([[1e4]]), out_b, torch.tensor([[-1e4]]))
