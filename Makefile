@@ -64,6 +64,10 @@ test: $(STAMP) ## Run all tests.
 test-fast: $(STAMP) ## Run the tests that are quick; below three minutes on two cores.
 	$(PYTEST) -n $(JOBS) -m 'not slow'
 
+.PHONY: fuzz
+fuzz: $(STAMP) ## Compare 1000 random batches (FA_TRITON_FUZZ_EXAMPLES) with float64.
+	FA_TRITON_FUZZ_EXAMPLES=$${FA_TRITON_FUZZ_EXAMPLES:-1000} $(PYTEST) --timeout 0 tests/flash_attn/test_fuzz.py
+
 .PHONY: lint
 lint: $(STAMP) ## Check style, types and small things; changes no file.
 	$(BIN)/ruff check .

@@ -102,7 +102,7 @@ class Batch:
         if self.has_sinks:
             options["sinks"] = torch.randn(query_heads, generator=generator)
         if self.has_slopes:
-            options["alibi_slopes"] = torch.rand(query_heads, generator=generator)
+            options["alibi_slopes"] = 0.2 * torch.randn(query_heads, generator=generator)
         q = self._dense(queries, self._room_q)
         if self.paging is None:
             return [

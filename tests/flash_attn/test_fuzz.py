@@ -1,16 +1,20 @@
 """Random batches and plans against the float64 oracle.
 
-Every form below fixes what a compiled kernel depends on (layouts, heads, dtype, kind of mask,
+A form fixes what compiled kernels depend on (layouts, pages, heads, head dims, dtype, kind of mask,
 planner); lengths, windows, cores, block sizes and the data are drawn. Plans are made from upper
 bounds, to which the lengths on the device are equal, or from which they shrink. Everything that a
-call must not read is NaN: keys and values behind the actual lengths, queries too, and new memory.
+call must not read is NaN or rubbish: keys and values behind the actual lengths, queries too, pages
+and entries of the block table that no sequence uses, and new memory.
 
-``FA_TRITON_FUZZ_EXAMPLES=500`` draws as many random examples per form instead of the same few at
-every run.
+The forms listed here run the same few examples every time. ``FA_TRITON_FUZZ_EXAMPLES=1000``, which
+``make fuzz`` sets, draws as many examples of any form at random, and a twentieth of that of every
+form listed. With ``--log-file=FILE --log-file-level=DEBUG`` the last example in the file is the one
+that ended a process.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -21,81 +25,165 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fa_triton import flash_attn, flash_attn_metadata
 from fa_triton.planner import section_stream_k
-from tests.flash_attn.batches import starts
-from tests.oracle import assert_accurate
+from tests.flash_attn.batches import Batch
+from tests.flash_attn.paging import Paging
+
+log = logging.getLogger(__name__)
 
 EXAMPLES = os.environ.get("FA_TRITON_FUZZ_EXAMPLES")
-FEW_EXAMPLES = 8
-HEAD_DIM = 64
+FEW_EXAMPLES = 10
 LONGEST_Q = 80
 # enough key blocks that both planners cut row blocks and combine
 LONGEST_KV = 700
 MAX_BATCH = 4
 MAX_CORES = 40
-# multiples that the same tiles of 16 rows and 32 keys divide
-BLOCKS_Q = (16, 80, 240)
-BLOCKS_KV = (32, 96, 160)
 QUERIES = st.sampled_from((0, 1, 2, 15, 16, 17, 33, 80)) | st.integers(0, LONGEST_Q)
+DRAFTS = st.integers(0, 16)
 KEYS = st.sampled_from((0, 1, 31, 32, 33, 400, 700)) | st.integers(0, LONGEST_KV)
 LONG_KEYS = st.sampled_from((641, LONGEST_KV)) | KEYS
 WIDTHS = st.sampled_from((0, 1, 31, 33, 100, 650)) | st.integers(0, LONGEST_KV)
+# Rows of plan blocks that tiles of 16 rows divide.
+BLOCKS_Q = (16, 80, 240)
+# Keys of plan blocks and tokens of pages that share one key step, so that kernels stay the same.
+BLOCKS_KV = {16: (16, 48, 80), 32: (32, 96, 160), 48: (48, 96, 240)}
+PAGE_SIZES = {16: (16,), 32: (32, 64, 128, 1024), 48: (48, 144, 528, 1008)}
+ANY_PAGE_SIZE = st.sampled_from((16, 48, 528, 1024)) | st.integers(1, 64).map(lambda n: 16 * n)
+MASKS = ("none", "causal", "sliding", "band", "left", "right")
 
 
 @dataclass(frozen=True)
 class Form:
-    """What is fixed over the examples of one test."""
+    """What is fixed over the examples of one test; ``step`` is the largest key step of a tile."""
 
     layout: str
     heads: tuple[int, int]
     mask: str
     planner: str = "balanced"
-    layout_out: str = ""
+    pages: str = ""
+    step: int = 32
+    dims: tuple[int, int] = (64, 64)
     dtype: torch.dtype = torch.float16
+    layout_out: str = ""
     is_decode: bool = False
+    is_invariant: bool = False
     has_sinks: bool = False
+    lse_includes_sink: bool = False
+    has_slopes: bool = False
+    has_softcap: bool = False
 
     def __str__(self) -> str:
-        rows = "decode" if self.is_decode else "any"
-        return f"{self.layout}-h{self.heads[0]}:{self.heads[1]}-{self.mask}-{rows}-{self.planner}"
+        words = [
+            self.layout,
+            self.pages,
+            f"h{self.heads[0]}:{self.heads[1]}",
+            f"d{self.dims[0]}:{self.dims[1]}",
+            self.mask,
+            "decode" if self.is_decode else "",
+            "invariant" if self.is_invariant else self.planner,
+        ]
+        return "-".join(word for word in words if word)
 
 
+CANN = "section_stream_k"
+BF16, FP32 = torch.bfloat16, torch.float32
+COUNTED_SINKS = {"has_sinks": True, "lse_includes_sink": True}
 FORMS = [
     Form("BSND", (2, 2), "none"),
-    Form("BSND", (7, 1), "causal", has_sinks=True),
-    Form("BNSD", (6, 2), "band", planner="section_stream_k"),
+    Form("BSND", (7, 1), "causal", **COUNTED_SINKS),
+    Form("BNSD", (6, 2), "band", CANN),
     Form("TND", (3, 1), "left", has_sinks=True),
-    Form("TND", (2, 2), "sliding", planner="section_stream_k"),
-    Form("BNSD", (4, 2), "right", layout_out="BSND", dtype=torch.float32),
-    Form("TND", (10, 2), "left", is_decode=True, dtype=torch.bfloat16, has_sinks=True),
-    Form("BNSD", (3, 1), "none", is_decode=True, planner="section_stream_k"),
+    Form("TND", (2, 2), "sliding", CANN),
+    Form("BNSD", (4, 2), "right", layout_out="BSND", dtype=FP32),
+    Form("TND", (10, 2), "left", is_decode=True, dtype=BF16, has_sinks=True),
+    Form("BNSD", (3, 1), "none", CANN, is_decode=True),
+    Form("TND", (4, 2), "causal", pages="PA_BBND", step=48, is_decode=True),
+    Form("BSND", (6, 2), "causal", CANN, pages="PA_BNBD", has_sinks=True),
+    Form("TND", (8, 2), "sliding", pages="PA_NZ", step=16, is_decode=True, has_softcap=True),
+    Form("BNSD", (4, 2), "band", pages="PA_NZ", step=48, dims=(80, 80)),
+    Form("TND", (4, 4), "causal", dims=(192, 128), dtype=BF16),
+    Form("BSND", (2, 1), "none", dims=(40, 8), has_softcap=True, has_sinks=True),
+    Form("TND", (4, 1), "left", CANN, pages="PA_BBND", is_decode=True, has_slopes=True),
+    Form("BSND", (3, 3), "causal", dtype=FP32, has_slopes=True, has_softcap=True),
+    Form("TND", (5, 1), "right", dims=(8, 256), has_slopes=True, **COUNTED_SINKS),
+    Form("BNSD", (2, 2), "left", pages="PA_BNBD", step=16, dims=(256, 256), dtype=BF16),
+    Form("BSND", (8, 1), "none", pages="PA_BBND", is_decode=True, dtype=FP32, has_softcap=True),
+    Form("TND", (6, 3), "band", pages="PA_NZ", dims=(96, 64), is_invariant=True),
 ]
+
+
+@st.composite
+def forms(draw: st.DrawFn) -> Form:
+    """Draw any form."""
+    layout = draw(st.sampled_from(("BSND", "BNSD", "TND")))
+    heads_kv = draw(st.integers(1, 3))
+    pages = draw(st.sampled_from(("", "PA_BBND", "PA_BNBD", "PA_NZ")))
+    eights = st.sampled_from((1, 5, 8, 10, 16, 24, 32)) | st.integers(1, 32)
+    dims = (8 * draw(eights), 8 * draw(eights)) if draw(st.booleans()) else (64, 64)
+    if pages == "PA_NZ":
+        dims = (-(-dims[0] // 16) * 16, -(-dims[1] // 16) * 16)
+    has_sinks = draw(st.booleans())
+    planner = draw(st.sampled_from(("balanced", CANN)))
+    return Form(
+        layout=layout,
+        heads=(heads_kv * draw(st.sampled_from((1, 2, 3, 4, 7, 8, 16))), heads_kv),
+        mask=draw(st.sampled_from(MASKS)),
+        planner=planner,
+        pages=pages,
+        step=0,
+        dims=dims,
+        dtype=draw(st.sampled_from((torch.float16, BF16, FP32))),
+        layout_out=draw(st.sampled_from(("", "BSND"))) if layout == "BNSD" else "",
+        is_decode=draw(st.booleans()),
+        is_invariant=planner == "balanced" and draw(st.integers(0, 3)) == 0,
+        has_sinks=has_sinks,
+        lse_includes_sink=has_sinks and draw(st.booleans()),
+        has_slopes=draw(st.booleans()),
+        has_softcap=draw(st.booleans()),
+    )
 
 
 @dataclass(frozen=True)
 class Example:
-    """One call: the lengths it was planned for, those it has, its mask, plan and data."""
+    """A batch, the arguments of its plan, and the cache size that section_stream_k assumes."""
 
-    planned_q: tuple[int, ...]
-    planned_kv: tuple[int, ...]
-    q_lens: tuple[int, ...]
-    kv_lens: tuple[int, ...]
-    mask: dict[str, int]
-    plan: dict[str, int]
+    batch: Batch
+    plan: dict[str, Any]
     l2_bytes: int
-    seed: int
 
 
 @st.composite
 def examples(draw: st.DrawFn, form: Form) -> Example:
-    batch = draw(st.just(1) | st.integers(1, MAX_BATCH))
-    queries = st.integers(0, 1) if form.is_decode else QUERIES
-    planned_q = tuple(draw(queries) for _ in range(batch))
-    planned_kv = tuple(draw(LONG_KEYS if b == 0 else KEYS) for b in range(batch))
-    # one query of full length keeps the tile
-    planned_q = (1 if form.is_decode else LONGEST_Q, *planned_q[1:])
-    q_lens, kv_lens = planned_q, planned_kv
+    """Draw a batch and a plan; a form with a ``step`` keeps to the kernels of that form."""
+    is_bounded = form.step > 0
+    size = draw(st.just(1) | st.integers(1, MAX_BATCH))
+    queries = QUERIES if is_bounded else draw(st.sampled_from((QUERIES, DRAFTS)))
+    if form.is_decode:
+        queries = st.integers(0, 1)
+    planned_q = tuple(draw(queries) for _ in range(size))
+    planned_kv = tuple(draw(LONG_KEYS if b == 0 else KEYS) for b in range(size))
+    if is_bounded:
+        # one query of full length keeps the tile
+        planned_q = (1 if form.is_decode else LONGEST_Q, *planned_q[1:])
+    batch = Batch(
+        q_lens=planned_q,
+        kv_lens=planned_kv,
+        heads=form.heads,
+        head_dim=form.dims[0],
+        head_dim_v=form.dims[1],
+        dtype=form.dtype,
+        layout=form.layout,
+        layout_out=form.layout_out,
+        mask="none",
+        paging=draw(_pagings(form)),
+        has_sinks=form.has_sinks,
+        has_slopes=form.has_slopes,
+        padding=draw(st.sampled_from((0, 0, 5))),
+        planned_q=planned_q,
+        planned_kv=planned_kv,
+        seed=draw(st.integers(0, 2**16)),
+        options=draw(_options(form)),
+    )
     # CANN's table follows no other lengths than its own through a left window
     may_shrink = form.planner == "balanced" or form.mask in ("none", "causal", "right")
     if may_shrink and draw(st.booleans()):
@@ -103,102 +191,86 @@ def examples(draw: st.DrawFn, form: Form) -> Example:
             tuple(draw(st.integers(0, length)) for length in lengths)
             for lengths in (planned_q, planned_kv)
         )
-    mask: dict[str, int] = {}
-    if form.mask == "causal":
-        mask = {"mask_mode": 3}
-    elif form.mask != "none":
-        mask = {"mask_mode": 4, "win_left": -1, "win_right": -1}
-        if form.mask != "right":
-            mask["win_left"] = draw(WIDTHS)
-        if form.mask != "left":
-            mask["win_right"] = 0 if form.mask == "sliding" else 1 + draw(WIDTHS)
-    num_aic = draw(st.just(MAX_CORES) | st.integers(1, MAX_CORES))
-    plan = {
-        "num_aic": num_aic,
-        "num_aiv": num_aic * draw(st.integers(1, 2)),
-        "block_q": draw(st.sampled_from(BLOCKS_Q)),
-        "block_kv": draw(st.sampled_from(BLOCKS_KV)),
-    }
+        batch = batch.but(q_lens=q_lens, kv_lens=kv_lens)
     # a small cache makes section_stream_k cut the batch into sections
     l2_bytes = draw(st.sampled_from((300_000, section_stream_k.L2_BYTES)))
-    seed = draw(st.integers(0, 2**16))
-    return Example(planned_q, planned_kv, q_lens, kv_lens, mask, plan, l2_bytes, seed)
+    return Example(batch, draw(_plans(form)), l2_bytes)
 
 
-def operand(
-    form: Form,
-    heads: int,
-    planned: tuple[int, ...],
-    lens: tuple[int, ...],
-    longest: int,
-    generator: torch.Generator,
-) -> torch.Tensor:
-    """Random values where a sequence has tokens, NaN everywhere else."""
-    values = torch.randn(MAX_BATCH * longest + 5, heads, HEAD_DIM, generator=generator)
-    if form.layout == "TND":
-        tensor = torch.full_like(values, torch.nan)
-        first = 0
-        for room, length in zip(planned, lens, strict=True):
-            tensor[first : first + length] = values[first : first + length]
-            first += room
-        return tensor.to(form.dtype)
-    tensor = values[: len(lens) * longest].view(len(lens), longest, heads, HEAD_DIM)
-    for b, length in enumerate(lens):
-        tensor[b, length:] = torch.nan
-    if form.layout == "BNSD":
-        tensor = tensor.transpose(1, 2).contiguous()
-    return tensor.to(form.dtype)
+@st.composite
+def _pagings(draw: st.DrawFn, form: Form) -> Paging | None:
+    if not form.pages:
+        return None
+    sizes = st.sampled_from(PAGE_SIZES[form.step]) if form.step else ANY_PAGE_SIZE
+    return Paging(form.pages, draw(sizes), draw(st.integers(0, 3)))
 
 
-def check(form: Form, example: Example) -> None:
-    generator = torch.Generator().manual_seed(example.seed)
-    heads_q, heads_kv = form.heads
-    longest_q = 1 if form.is_decode else LONGEST_Q
-    q = operand(form, heads_q, example.planned_q, example.q_lens, longest_q, generator)
-    k, v = (
-        operand(form, heads_kv, example.planned_kv, example.kv_lens, LONGEST_KV, generator)
-        for _ in "kv"
-    )
-    shared: dict[str, Any] = {
-        "layout_q": form.layout,
-        "layout_kv": form.layout,
-        "layout_out": form.layout_out or form.layout,
-        **example.mask,
+@st.composite
+def _options(draw: st.DrawFn, form: Form) -> dict[str, Any]:
+    """Draw mask, scale and logit steps."""
+    scales = (form.dims[0] ** -0.5, -(form.dims[0] ** -0.5), 0.3, 0.0)
+    options: dict[str, Any] = {"softmax_scale": draw(st.sampled_from(scales))}
+    if form.mask == "causal":
+        options["mask_mode"] = 3
+    elif form.mask != "none":
+        options |= {"mask_mode": 4, "win_left": -1, "win_right": -1}
+        if form.mask != "right":
+            options["win_left"] = draw(WIDTHS)
+        if form.mask != "left":
+            options["win_right"] = 0 if form.mask == "sliding" else 1 + draw(WIDTHS)
+    if form.has_softcap:
+        options["softcap"] = draw(st.sampled_from((0.5, 5.0, 50.0)))
+    if form.lse_includes_sink:
+        options["lse_includes_sink"] = True
+    if form.is_invariant:
+        options["batch_invariant"] = True
+    return options
+
+
+@st.composite
+def _plans(draw: st.DrawFn, form: Form) -> dict[str, Any]:
+    num_aic = draw(st.just(MAX_CORES) | st.integers(1, MAX_CORES))
+    plan: dict[str, Any] = {
+        "planner": form.planner,
+        "num_aic": num_aic,
+        "num_aiv": num_aic * draw(st.integers(1, 2)),
     }
-    if form.layout == "TND":
-        shared["cu_seqlens_q"] = starts(example.planned_q)
-        shared["cu_seqlens_kv"] = starts(example.planned_kv)
+    if form.step:
+        plan["block_q"] = draw(st.sampled_from(BLOCKS_Q))
+        plan["block_kv"] = draw(st.sampled_from(BLOCKS_KV[form.step]))
+        return plan
+    plan["block_q"] = draw(st.none() | st.integers(1, 16).map(lambda n: 16 * n))
+    plan["block_kv"] = draw(st.none() | st.integers(1, 16).map(lambda n: 16 * n))
+    if form.pages and draw(st.booleans()):
+        plan["page_size"] = None
+    return plan
+
+
+def check(example: Example) -> None:
+    log.debug("%s", example)
     with mock.patch.object(section_stream_k, "L2_BYTES", example.l2_bytes):
-        metadata = flash_attn_metadata(
-            *form.heads,
-            HEAD_DIM,
-            planner=form.planner,
-            seqused_q=torch.tensor(example.planned_q, dtype=torch.int32),
-            seqused_kv=torch.tensor(example.planned_kv, dtype=torch.int32),
-            **example.plan,
-            **shared,
-        )
-    options: dict[str, Any] = {
-        **shared,
-        "seqused_q": torch.tensor(example.q_lens, dtype=torch.int32),
-        "seqused_kv": torch.tensor(example.kv_lens, dtype=torch.int32),
-        "softmax_scale": HEAD_DIM**-0.5,
-        "return_softmax_lse": True,
-    }
-    if form.has_sinks:
-        options["sinks"] = torch.randn(heads_q, generator=generator)
-    out, lse = flash_attn(q, k, v, metadata=metadata, **options)
-    assert_accurate(out, lse, q, k, v, **options)
+        example.batch.check(**example.plan)
+
+
+def _settings(few: int, many: int) -> settings:
+    return settings(
+        max_examples=few if EXAMPLES is None else many,
+        derandomize=EXAMPLES is None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS, ids=str)
-@settings(
-    max_examples=int(EXAMPLES or FEW_EXAMPLES),
-    derandomize=EXAMPLES is None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+@_settings(FEW_EXAMPLES, int(EXAMPLES or 0) // 20 + FEW_EXAMPLES)
 @given(data=st.data())
 def test_random_batches(form: Form, data: st.DataObject, nan_filled_memory: None) -> None:
-    check(form, data.draw(examples(form)))
+    check(data.draw(examples(form)))
+
+
+@pytest.mark.slow
+@_settings(FEW_EXAMPLES, int(EXAMPLES or FEW_EXAMPLES))
+@given(example=forms().flatmap(examples))
+def test_random_forms(example: Example, nan_filled_memory: None) -> None:
+    check(example)
