@@ -226,7 +226,17 @@ def flash_attn(
         "batch_invariant": batch_invariant,
     }
     if goes_through_dispatcher(
-        q, k, v, block_table, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, metadata
+        q,
+        k,
+        v,
+        block_table,
+        cu_seqlens_q,
+        cu_seqlens_kv,
+        seqused_q,
+        seqused_kv,
+        sinks,
+        metadata,
+        alibi_slopes,
     ):
         return torch.ops.fa_triton.flash_attn(q, k, v, **options)
     return attend(q, k, v, **options)

@@ -42,15 +42,14 @@ def plan_batch(
     problem = validate_metadata(num_heads_q, num_heads_kv, head_dim, **options)
     tensors = _lengths(options)
     lengths = lengths_to_plan(problem, avoid_reading=False, **vars(tensors))
-    if device is None:
-        device = next(
-            (tensor.device for tensor in vars(tensors).values() if tensor is not None),
-            torch.get_default_device(),
-        )
+    given = [tensor.device for tensor in vars(tensors).values() if tensor is not None]
+    place = given[0] if given else torch.get_default_device()
+    if device is not None:
+        place = torch.device(device)
     plan_options = PlanOptions(
         problem.planner, problem.num_aic, problem.num_aiv, problem.block_q, problem.block_kv
     )
-    return plan_call(problem, lengths, torch.device(device), options=plan_options)
+    return plan_call(problem, lengths, place, options=plan_options)
 
 
 def attend(

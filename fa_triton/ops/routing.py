@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import torch
-from torch._C import _functorch, _len_torch_dispatch_stack
+from torch._C import _len_torch_dispatch_stack
+from torch._C._functorch import (
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    is_gradtrackingtensor,
+)
+
+NO_VMAP = (
+    "torch.vmap over attention is not built; give the batch its own axis (BSND, BNSD) or pack the "
+    "sequences as TND with cu_seqlens"
+)
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -23,7 +33,7 @@ def goes_through_dispatcher(*tensors: torch.Tensor | None) -> bool:
     through = False
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor):
-            if _functorch.is_functorch_wrapped_tensor(tensor):
+            if is_functorch_wrapped_tensor(tensor):
                 _refuse_transform(tensor)
                 through = True
             elif type(tensor) not in _PLAIN_TYPES or tensor.is_meta:
@@ -32,16 +42,10 @@ def goes_through_dispatcher(*tensors: torch.Tensor | None) -> bool:
 
 
 def _refuse_transform(tensor: torch.Tensor) -> None:
-    if _functorch.is_batchedtensor(tensor):
+    if is_batchedtensor(tensor):
         raise NotImplementedError(NO_VMAP)
-    if _functorch.is_gradtrackingtensor(tensor):
+    if is_gradtrackingtensor(tensor):
         raise NotImplementedError(
             "attention is forward only: derivatives by torch.func are not built; call it outside "
             "of torch.func.grad, jvp and the like"
         )
-
-
-NO_VMAP = (
-    "torch.vmap over attention is not built; give the batch its own axis (BSND, BNSD) or pack the "
-    "sequences as TND with cu_seqlens"
-)

@@ -81,10 +81,10 @@ def test_functionalization_keeps_the_result() -> None:
 
 
 @pytest.mark.parametrize("attend", [flash_attn, torch.ops.fa_triton.flash_attn])
-@pytest.mark.parametrize("batched", ["q", "k", "seqused_kv"])
+@pytest.mark.parametrize("batched", ["q", "k", "seqused_kv", "sinks"])
 def test_vmap_is_refused(attend: Callable[..., Any], batched: str) -> None:
     used = torch.tensor([3, 4], dtype=torch.int32)
-    call = dense().tensors | {"seqused_kv": used}
+    call = dense().tensors | {"seqused_kv": used, "sinks": random(4, dtype=torch.float32)}
 
     def one(value: torch.Tensor) -> torch.Tensor:
         return attend(**(call | {batched: value}))[0]
