@@ -195,7 +195,9 @@ def _split_rows(cuts: np.ndarray, grid: RowGrid) -> SplitRows:
     is_first = np.ones(row.size, dtype=bool)
     is_first[1:] = (row[1:] != row[:-1]) | (head[1:] != head[:-1])
     first = is_first.nonzero()[0]
-    slots = np.append(first[1:], row.size) - first + 1 if first.size else first
+    slots = np.ones_like(first)
+    slots[:-1] += first[1:] - first[:-1]
+    slots[-1:] += row.size - first[-1:]
     seq, row = seq[first], row[first]
     places = np.empty((first.size, 4), dtype=np.int64)
     places[:, 0] = seq * grid.heads + head[first]

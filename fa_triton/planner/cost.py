@@ -49,6 +49,11 @@ def block_units(rows: IntOrArray, keys: IntOrArray | int) -> IntOrArray:
     return row_units(rows) + key_units(keys)
 
 
+def missing_units(block_keys: int, missing: IntOrArray) -> IntOrArray:
+    """Units that a block of ``block_keys`` saves where so many of them are missing."""
+    return KEY_STEP_UNITS * ((missing + -block_keys % KEY_STEP) // KEY_STEP)
+
+
 def partial_cycles(rows: IntOrArray, columns: int) -> IntOrArray:
     """Cycles to write or read ``rows`` x ``columns`` of partial output once."""
     return -(-rows * (columns * PARTIAL_BYTES) // BYTES_PER_CYCLE)

@@ -8,7 +8,7 @@ over the row blocks of one head per sequence are stored.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from fa_triton.planner.row_grid import RowGrid
 Cut = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True)
-class Division:
+class Division(NamedTuple):
     """A line cut into one range per core.
 
     Attributes:
@@ -40,8 +39,7 @@ class Division:
         return any(cut[3] for cut in self.cuts)
 
 
-@dataclass(frozen=True)
-class Shortfall:
+class Shortfall(NamedTuple):
     """A budget that does not reach the end of the line.
 
     Attributes:

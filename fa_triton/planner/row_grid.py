@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fa_triton.planner.cost import key_units, row_units
+from fa_triton.planner.cost import key_units, missing_units, row_units
 from fa_triton.planner.work import MASK_CAUSAL, MASK_NONE, AttnWork
 
 # orders of the rows of one head entry
@@ -100,7 +100,7 @@ def build_row_grid(work: AttnWork, block_q: int, block_kv: int, order: str) -> R
     missing = key_blocks * block_kv - skv
     if not sees_all:
         missing *= (blocks > 0) & (first + blocks == key_blocks)
-    cost = blocks * norm - (key_units(block_kv) - key_units(block_kv - missing))
+    cost = blocks * norm - missing_units(block_kv, missing)
     return RowGrid(
         heads=work.num_heads_q if order == ONE_HEAD else work.num_heads_kv,
         offsets=offsets,

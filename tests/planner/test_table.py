@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fa_triton.planner import AttnWork, make_plan
+from fa_triton.planner.cost import key_units, missing_units
 from fa_triton.planner.table import check_header, encode, read_header, task_ranges
 
 PROBLEM: dict[str, Any] = {
@@ -135,3 +136,10 @@ def test_unusable_options_are_refused(planner: str, options: dict[str, int], mes
     work = AttnWork([1], [1], 1, 1, 64)
     with pytest.raises(ValueError, match=message):
         make_plan(planner, work, **{"num_aic": 2, "num_aiv": 4, **options})
+
+
+@pytest.mark.parametrize("block_keys", [16, 48, 64, 100, 256])
+def test_missing_keys_save_what_their_block_does_not_cost(block_keys: int) -> None:
+    missing = np.arange(block_keys)
+    saved = key_units(block_keys) - key_units(block_keys - missing)
+    np.testing.assert_array_equal(missing_units(block_keys, missing), saved)
