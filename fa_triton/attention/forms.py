@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from fa_triton.attention.rows import RowKind, RowUnits
-from fa_triton.attention.tiles import MAX_FRACTAL_KEYS, tile_on_pages
+from fa_triton.attention.tiles import fractal_tile, tile_on_pages
 from fa_triton.attention.variants import (
     COMBINE_TENSORS,
     FORWARD_TENSORS,
@@ -60,7 +60,6 @@ _QUESTIONS = (
 )
 # Keys of a tile on pages: powers of two, and pages of 48 keys and of 112.
 _PAGE_STEPS = (16, 32, 48, 64, 112, 128, 256, 512)
-_FRACTAL_STEPS = (16, 64, MAX_FRACTAL_KEYS)
 _PAGE_TENSORS = tuple(name for name in FORWARD_TENSORS if name != "alibi_slopes")
 _DENSE_TENSORS = tuple(name for name in FORWARD_TENSORS if name != "block_table")
 _PLAIN_TENSORS = tuple(name for name in _DENSE_TENSORS if name != "alibi_slopes")
@@ -177,13 +176,13 @@ def _paged_forms(shape: _Shape) -> Iterator[KernelForm]:
     """Every number of keys that a page allows, dense columns and fractals."""
     paged = shape.but(*shape.rows.mask, tensors=_PAGE_TENSORS)
     tile = paged.tile
+    fractal = fractal_tile(tile, shape.dim, DTYPE_CLASSES[shape.dtype])
     for step in _PAGE_STEPS:
-        if step > tile.block_kv:
-            continue
-        on_pages = tile_on_pages(tile, step, shape.device)
-        partial = () if step == on_pages.block_kv else ("HAS_LIMIT",)
-        yield paged.but(*partial).form(on_pages, step)
-        if step in _FRACTAL_STEPS:
+        partial = () if step & (step - 1) == 0 else ("HAS_LIMIT",)
+        if step <= tile.block_kv:
+            yield paged.but(*partial).form(tile_on_pages(tile, step, shape.device), step)
+        if step <= fractal.block_kv:
+            on_pages = tile_on_pages(fractal, step, shape.device)
             yield paged.but("IS_NZ", *partial).form(on_pages, step)
     window = shape.but(*_WINDOW, tensors=_PAGE_TENSORS)
     yield window.form()

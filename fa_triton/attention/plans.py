@@ -12,7 +12,14 @@ import torch
 
 from fa_triton.attention.metadata import KnownHeader, PlannedCall
 from fa_triton.attention.rows import INVARIANT_ROWS, merged_rows, plans_one_head
-from fa_triton.attention.tiles import kv_step, logit_steps, mask_class, tile_device, tile_dim
+from fa_triton.attention.tiles import (
+    fractal_tile,
+    kv_step,
+    logit_steps,
+    mask_class,
+    tile_device,
+    tile_dim,
+)
 from fa_triton.device import device_info
 from fa_triton.planner import AttnWork, make_plan
 from fa_triton.planner.table import encode, read_header
@@ -95,16 +102,18 @@ def tile_for(
     """
     if problem.batch_invariant:
         rows = INVARIANT_ROWS
-    return choose_tile(
+    dim = tile_dim(problem)
+    tile = choose_tile(
         TileKey(
             tile_device(device_info(device)),
-            tile_dim(problem),
+            dim,
             dtype,
             mask_class(problem),
             rows,
             logit_steps(problem),
         )
     )
+    return fractal_tile(tile, dim, dtype) if problem.layout_kv == "PA_NZ" else tile
 
 
 def _plan(

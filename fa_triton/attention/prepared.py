@@ -56,9 +56,7 @@ def prepare(problem: AttnProblem, header: Header) -> PreparedCall:
     tile = tile_for(problem, problem.device, dtype_class(problem.dtype), rows)
     device = tile_device(device_info(problem.device))
     if problem.is_paged:
-        tile, step = fit_to_pages(
-            tile, header, device, problem.page_size, is_nz=problem.layout_kv == "PA_NZ"
-        )
+        tile, step = fit_to_pages(tile, header, device, problem.page_size)
     else:
         tile = fit_to_plan(tile, header, device)
         step = tile.block_kv

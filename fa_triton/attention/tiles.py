@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 # Columns that a matrix product needs at least.
 MIN_DIM = 16
-# Keys of a tile that is gathered from fractals: larger ones overflow L1 on A2 and A3.
+# Of a tile that is gathered from fractals, whose rows two vector cores do not share on A2 and A3:
+# keys, bytes of K or V, and elements of the accumulator.
 MAX_FRACTAL_KEYS = 128
+MAX_FRACTAL_BYTES = 32 * 1024
+MAX_FRACTAL_SUMS = 8 * 1024
 
 
 def tile_device(info: DeviceInfo) -> str:
@@ -80,18 +83,27 @@ def fit_to_plan(tile: TileConfig, header: Header, device: str) -> TileConfig:
 
 
 def fit_to_pages(
-    tile: TileConfig, header: Header, device: str, page_size: int, *, is_nz: bool
+    tile: TileConfig, header: Header, device: str, page_size: int
 ) -> tuple[TileConfig, int]:
-    """Cut tiles down so that none crosses a page or a block of the plan; ``is_nz``: fractals.
+    """Cut tiles down so that none crosses a page or a block of the plan.
 
     Returns:
         The tile, and the keys that it advances by: fewer than ``block_kv`` where these are no power
         of two.
     """
-    most = min(tile.block_kv, MAX_FRACTAL_KEYS) if is_nz else tile.block_kv
-    step = kv_step(math.gcd(page_size, header.block_kv), most)
+    step = kv_step(math.gcd(page_size, header.block_kv), tile.block_kv)
     block_q = _largest_divisor(header.block_q, tile.block_q)
     return tile_on_pages(msgspec.structs.replace(tile, block_q=block_q), step, device), step
+
+
+def fractal_tile(tile: TileConfig, dim: int, dtype: DtypeClass) -> TileConfig:
+    """Cut a tile down to what fits where K and V come in fractals of ``dim`` columns in all."""
+    key_bytes = dim * (4 if dtype == "fp32" else 2)
+    return msgspec.structs.replace(
+        tile,
+        block_q=min(tile.block_q, MAX_FRACTAL_SUMS // dim),
+        block_kv=min(tile.block_kv, MAX_FRACTAL_KEYS, MAX_FRACTAL_BYTES // key_bytes),
+    )
 
 
 def tile_on_pages(tile: TileConfig, step: int, device: str) -> TileConfig:

@@ -20,6 +20,7 @@ from fa_triton.attention.rows import row_units
 from fa_triton.attention.tiles import (
     fit_to_pages,
     fit_to_plan,
+    fractal_tile,
     kv_step,
     padded_dims,
     tile_on_pages,
@@ -190,6 +191,8 @@ def test_a_launch_on_an_ascend_device_runs_a_shipped_tile(name: str) -> None:
         rows, steps = 300, int("softcap" in call) + int("alibi_slopes" in call)
         dim, _ = padded_dims(*dims)
         tile = choose_tile(TileKey(device, dim, "16bit", "causal", rows, steps))
+        if problem.layout_kv == "PA_NZ":
+            tile = fractal_tile(tile, dim, "16bit")
         work = AttnWork([300] * 2, [300] * 2, 8, 8, dims[0], mask_mode=3)
         sizes = {"block_q": tile.block_q, "block_kv": tile.block_kv}
         if page_size:
@@ -199,9 +202,7 @@ def test_a_launch_on_an_ascend_device_runs_a_shipped_tile(name: str) -> None:
         header = read_header(encode(plan))
         units = row_units(problem, header)
         if page_size:
-            fitted, step = fit_to_pages(
-                tile, header, device, page_size, is_nz=problem.layout_kv == "PA_NZ"
-            )
+            fitted, step = fit_to_pages(tile, header, device, page_size)
         else:
             fitted = fit_to_plan(tile, header, device)
             step = fitted.block_kv
