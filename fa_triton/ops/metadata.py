@@ -34,8 +34,10 @@ def _run(
 ) -> torch.Tensor:
     named = by_name(_LENGTHS, args, options)
     planned = plan_batch(num_heads_q, num_heads_kv, head_dim, device=device, **named)
-    # equal batches share the kept table, and a graph may reuse the memory of its results
-    table = planned.table.clone()
+    # equal batches share the kept table, and a graph may reuse the memory of its results;
+    # an inference tensor would not count the writes to it
+    with torch.inference_mode(False):
+        table = planned.table.clone()
     KnownHeader.remember(table, planned.header)
     return table
 

@@ -13,6 +13,8 @@ import torch._dynamo  # imported once, not in every child
 import fa_triton
 import fa_triton.ops
 from fa_triton import flash_attn, flash_attn_metadata
+from fa_triton.attention.metadata import KnownHeader
+from fa_triton.planner.table import read_header
 from tests.torch_ops.calls import CALLS, SOME_CALLS, dense, ints, packed, random
 
 OPS = torch.ops.fa_triton
@@ -106,6 +108,15 @@ def test_a_plan_of_the_operator_is_the_callers_own() -> None:
     assert torch.equal(first, kept)
     first.zero_()
     assert torch.equal(OPS.flash_attn_metadata(4, 2, 64, **options), kept)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_the_header_of_a_plan_is_known_without_reading_it(inference: bool) -> None:
+    with torch.inference_mode(inference):
+        metadata = OPS.flash_attn_metadata(4, 2, 64, batch_size=2, max_seqlen_q=8, max_seqlen_kv=16)
+    header = KnownHeader.of(metadata)
+    assert header is not None
+    assert header == read_header(metadata.numpy())
 
 
 def test_a_plan_of_the_operator_serves_a_call() -> None:
