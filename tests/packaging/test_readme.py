@@ -21,6 +21,18 @@ def test_first_example_runs(capsys):
     assert printed == "torch.Size([356, 8, 128]) torch.Size([8, 356])\n"
 
 
+@pytest.mark.forked
+def test_example_of_a_paged_cache_runs():
+    pytest.importorskip("llvmlite")
+    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (example,) = (text for text in examples if "block_table" in text)
+    names = {}
+    imports = "import torch\nfrom fa_triton import flash_attn\n"
+    exec(compile(imports + example, "README.md", "exec"), names)
+    assert names["out"].shape == (2, 1, 8, 128)
+    assert names["out"].isfinite().all()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_to_files(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
