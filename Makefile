@@ -85,8 +85,9 @@ compile-all: $(STAMP) ## Compile every shipped kernel and tile for every Ascend 
 	$(BIN)/fa-triton compile --all
 
 .PHONY: perf
-perf: $(STAMP) ## Measure the CPU path against torch and renew the README's table and plot.
+perf: $(STAMP) ## Measure again and renew the tables and plots of README and docs.
 	$(BIN)/python -m perf.run cpu
+	$(BIN)/python -m perf.run planner
 	$(BIN)/python -m perf.plot
 
 .PHONY: conformance
