@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from fa_triton.cases.call import DTYPES, CaseCall, Operand, Small, ints, mask_template
-from fa_triton.cases.case import ArangeTable, AttentionCase
+from fa_triton.cases.case import ArangeTable, AttentionCase, Range
 from fa_triton.layout import FRACTAL, LAYOUTS, dense_shape, is_paged
 from fa_triton.problem import NO_MASK, WINDOW
 from fa_triton.validation.layouts import check_layouts
@@ -25,68 +25,34 @@ def describe_attention(case: AttentionCase) -> CaseCall:
     layout_kv = case.layout_kv or case.layout_q
     layout_out = case.layout_out or case.layout_q
     check_layouts(case.layout_q, layout_kv, layout_out)
-    heads_kv = case.num_heads_kv or case.num_heads_q
-    dtype = DTYPES[case.dtype]
-    small: dict[str, Small] = {}
-    cu_q = case.cu_seqlens_q if case.layout_q == "TND" else None
-    cu_kv = case.cu_seqlens_kv or case.cu_seqlens_q
-    batch_size = _batch_size(case, cu_q)
-
-    q_tokens = cu_q[-1] if cu_q else _required(case.seqlen_q, "S1", case.layout_q)
-    if cu_q:
-        small["cu_seqlens_q"] = ints(cu_q)
-    if case.seqused_q is not None:
-        small["seqused_q"] = ints(case.seqused_q)
-    kv_axis = case.seqlen_kv or case.seqlen_q
-    used_kv = case.seqused_kv
-    if layout_kv == "TND":
-        if cu_kv is None:
-            raise ValueError("`cu_seqlens_kv` must be given with layout TND, got none")
-        kv_axis = cu_kv[-1]
-        small["cu_seqlens_kv"] = ints(cu_kv)
-    paged = is_paged(layout_kv)
-    kv_tokens = 0 if paged and used_kv else _required(kv_axis, "S2", layout_kv)
-    if paged:
-        if used_kv is None:
-            # the operator takes no starts with pages: lists that give them mean the lengths
-            starts = case.cu_seqlens_kv
-            used_kv = np.diff(starts).tolist() if starts else [kv_tokens] * batch_size
-        small["block_table"] = ints(_block_table(case, used_kv))
-    if used_kv is not None:
-        small["seqused_kv"] = ints(used_kv)
-    if case.mask_mode != NO_MASK:
-        small["attn_mask"] = mask_template()
-
-    def kv(head_dim: int) -> tuple[int, ...]:
-        if paged:
-            pages = int(_values(small["block_table"]).max()) + 1
-            return _paged_shape(layout_kv, max(pages, 1), case.block_size or 0, heads_kv, head_dim)
-        return dense_shape(
-            layout_kv,
-            batch_size=batch_size,
-            tokens=kv_tokens,
-            num_heads=heads_kv,
-            head_dim=head_dim,
-        )
-
-    head_dim_v = case.head_dim_v or case.head_dim
-    wants_lse = bool(case.return_softmax_lse)
-    lse_shape = (case.num_heads_q, q_tokens) if cu_q else (batch_size, case.num_heads_q, q_tokens)
+    batch_size = _batch_size(case)
+    small = _small_tensors(case, layout_kv, batch_size)
+    packed = case.layout_q == "TND"
+    q_tokens = _last(small, "cu_seqlens_q") if packed else _required(case, "S1", case.seqlen_q)
     q_sizes = {"batch_size": batch_size, "tokens": q_tokens, "num_heads": case.num_heads_q}
-    window = case.mask_mode == WINDOW
+    head_dim_v = case.head_dim_v or case.head_dim
+    dtype = DTYPES[case.dtype]
     padded = _padded_axes(case, layout_kv)
+    is_window = case.mask_mode == WINDOW
+    wants_lse = bool(case.return_softmax_lse)
+    lse_shape = (case.num_heads_q, q_tokens) if packed else (batch_size, case.num_heads_q, q_tokens)
+
+    def kv(head_dim: int, value_range: Range | None) -> Operand:
+        shape = _kv_shape(case, layout_kv, batch_size, small, head_dim)
+        return Operand(shape, dtype, value_range, padded)
+
     return CaseCall(
         q=Operand(
             dense_shape(case.layout_q, **q_sizes, head_dim=case.head_dim), dtype, case.q_range
         ),
-        k=Operand(kv(case.head_dim), dtype, case.k_range, padded),
-        v=Operand(kv(head_dim_v), dtype, case.v_range, padded),
+        k=kv(case.head_dim, case.k_range),
+        v=kv(head_dim_v, case.v_range),
         small=small,
         options={
             "softmax_scale": case.head_dim**-0.5 if case.scale is None else case.scale,
             "mask_mode": case.mask_mode,
-            "win_left": _width(case.win_left) if window else -1,
-            "win_right": _width(case.win_right) if window else -1,
+            "win_left": _width(case.win_left) if is_window else -1,
+            "win_right": _width(case.win_right) if is_window else -1,
             "layout_q": case.layout_q,
             "layout_kv": layout_kv,
             "layout_out": layout_out,
@@ -97,17 +63,62 @@ def describe_attention(case: AttentionCase) -> CaseCall:
     )
 
 
-def _batch_size(case: AttentionCase, cu_q: list[int] | None) -> int:
-    if case.layout_q == "TND":
-        if not cu_q or len(cu_q) < 2:
-            raise ValueError(f"`cu_seqlens_q` must hold B + 1 starts with TND, got {cu_q}")
-        return len(cu_q) - 1
-    return _required(case.batch_size, "B", case.layout_q)
+def _batch_size(case: AttentionCase) -> int:
+    if case.layout_q != "TND":
+        return _required(case, "B", case.batch_size)
+    starts = case.cu_seqlens_q
+    if not starts or len(starts) < 2:
+        raise ValueError(f"`cu_seqlens_q` must hold B + 1 starts with TND, got {starts}")
+    return len(starts) - 1
 
 
-def _required(value: int | None, name: str, layout: str) -> int:
+def _small_tensors(case: AttentionCase, layout_kv: str, batch_size: int) -> dict[str, Small]:
+    """Lengths, pages and mask template that the call takes."""
+    small: dict[str, Small] = {}
+    if case.layout_q == "TND" and case.cu_seqlens_q:
+        small["cu_seqlens_q"] = ints(case.cu_seqlens_q)
+    if layout_kv == "TND":
+        small["cu_seqlens_kv"] = ints(case.cu_seqlens_kv or case.cu_seqlens_q or [])
+    if case.seqused_q is not None:
+        small["seqused_q"] = ints(case.seqused_q)
+    used_kv = case.seqused_kv
+    if is_paged(layout_kv):
+        if used_kv is None and case.cu_seqlens_kv:
+            # the operator takes no starts with pages: lists that give them mean the lengths
+            used_kv = np.diff(case.cu_seqlens_kv).tolist()
+        elif used_kv is None:
+            used_kv = [_required(case, "S2", case.seqlen_kv or case.seqlen_q)] * batch_size
+        small["block_table"] = ints(_block_table(case, used_kv))
+    if used_kv is not None:
+        small["seqused_kv"] = ints(used_kv)
+    if case.mask_mode != NO_MASK:
+        small["attn_mask"] = mask_template()
+    return small
+
+
+def _kv_shape(
+    case: AttentionCase,
+    layout_kv: str,
+    batch_size: int,
+    small: dict[str, Small],
+    head_dim: int,
+) -> tuple[int, ...]:
+    heads = case.num_heads_kv or case.num_heads_q
+    if is_paged(layout_kv):
+        pages = int(_values(small, "block_table").max()) + 1
+        return _paged_shape(layout_kv, max(pages, 1), case.block_size or 0, heads, head_dim)
+    if layout_kv == "TND":
+        tokens = _last(small, "cu_seqlens_kv")
+    else:
+        tokens = _required(case, "S2", case.seqlen_kv or case.seqlen_q)
+    return dense_shape(
+        layout_kv, batch_size=batch_size, tokens=tokens, num_heads=heads, head_dim=head_dim
+    )
+
+
+def _required(case: AttentionCase, name: str, value: int | None) -> int:
     if value is None:
-        raise ValueError(f"`{name}` must be given with layout {layout}, got none")
+        raise ValueError(f"`{name}` must be given with layout {case.layout_q}, got none")
     return value
 
 
@@ -164,5 +175,12 @@ def _padded_axes(case: AttentionCase, layout_kv: str) -> tuple[int, ...]:
     return tuple(dim + 1 for dim in dims)
 
 
-def _values(small: Small) -> np.ndarray:
-    return np.zeros(1, np.int32) if small.values is None else small.values
+def _values(small: dict[str, Small], name: str) -> np.ndarray:
+    values = small[name].values
+    if values is None or not values.size:
+        raise ValueError(f"`{name}` must have values, got none")
+    return values
+
+
+def _last(small: dict[str, Small], name: str) -> int:
+    return int(_values(small, name)[-1])
