@@ -160,7 +160,8 @@ def _attend_sequence(
         # Nothing to attend to; only a counted sink leaves a trace.
         if sinks is not None and problem.lse_includes_sink:
             zeros = v.new_zeros(num_heads_q, q_len, head_dim_v)
-            yield slice(0, q_len), zeros, sinks[:, None].expand(-1, q_len)
+            lse = torch.where(sinks == -torch.inf, torch.inf, sinks)
+            yield slice(0, q_len), zeros, lse[:, None].expand(-1, q_len)
         return
     k, v = k.to(rounding.compute), v.to(rounding.compute)
     row_bytes = num_heads_q * kv_len * k.element_size()

@@ -6,12 +6,15 @@ implementation runs the same list: ``@pytest.mark.parametrize("case", SMALL_INPU
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from fa_triton import flash_attn_metadata
 from tests.oracle import assert_accurate
 
 HEAD_DIM = 64
@@ -69,6 +72,14 @@ class Maker:
 
     def floats(self, *values: float) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self.device)
+
+    def untouched(self, *shape: int) -> torch.Tensor:
+        """Memory that costs nothing on a host until it is written to."""
+        if self.device.type != "cpu":
+            return torch.empty(shape, dtype=self.dtype, device=self.device)
+        size = math.prod(shape) * self.dtype.itemsize
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return torch.frombuffer(memory, dtype=self.dtype).view(shape)
 
 
 def attend_and_compare(
@@ -218,6 +229,71 @@ def nan_behind_the_used_keys(attend: Attend, dtype: torch.dtype, device: torch.d
 
 
 @small_input
+def nan_behind_the_used_keys_of_a_page(
+    attend: Attend, dtype: torch.dtype, device: torch.device
+) -> None:
+    make = Maker(dtype, device)
+    q = make.tensor(1, 3, 4, 64)
+    k, v = make.tensor(1, 16, 2, 64), make.tensor(1, 16, 2, 64)
+    short, short_lse = attend_and_compare(attend, q, k[:, :5], v[:, :5], mask_mode=3)
+    k[:, 5:] = torch.nan
+    v[:, 5:] = torch.nan
+    out, lse = attend_and_compare(
+        attend,
+        q,
+        k,
+        v,
+        mask_mode=3,
+        seqused_kv=make.lengths(5),
+        block_table=make.lengths(0)[None],
+        layout_kv="PA_BBND",
+    )
+    assert out.isfinite().all()
+    assert_near(out, short)
+    torch.testing.assert_close(lse, short_lse)
+
+
+@small_input
+def rubbish_behind_the_used_pages(attend: Attend, dtype: torch.dtype, device: torch.device) -> None:
+    make = Maker(dtype, device)
+    q = make.tensor(3, 2, 4, 64)
+    k, v = make.tensor(4, 16, 2, 64), make.tensor(4, 16, 2, 64)
+    options = {
+        "seqused_kv": make.lengths(30, 16, 0),
+        "mask_mode": 3,
+        "layout_kv": "PA_BBND",
+    }
+    wanted, wanted_lse = attend_and_compare(
+        attend, q, k, v, block_table=make.lengths(3, 1, 0, 0, 0, 0).view(3, 2), **options
+    )
+    for tail in (-1, 10**9):
+        rows = (3, 1, tail, tail, 0, tail, tail, tail, tail, tail, tail, tail)
+        table = make.lengths(*rows).view(3, 4)
+        out, lse = attend_and_compare(attend, q, k, v, block_table=table, **options)
+        assert torch.equal(out, wanted)
+        assert torch.equal(lse, wanted_lse)
+
+
+@small_input
+def page_8192_of_2_18_elements(attend: Attend, dtype: torch.dtype, device: torch.device) -> None:
+    make = Maker(dtype, device)
+    q = make.tensor(1, 2, 8, 64)
+    near = make.tensor(1, 1024, 4, 64), make.tensor(1, 1024, 4, 64)
+    k, v = (make.untouched(8193, 1024, 4, 64) for _ in near)
+    # 2^31 elements in: beyond what 32 bits can address
+    k[8192], v[8192] = near[0][0], near[1][0]
+    options = {
+        "softmax_scale": SCALE,
+        "return_softmax_lse": True,
+        "seqused_kv": make.lengths(50),
+        "layout_kv": "PA_BBND",
+    }
+    out, lse = attend(q, k, v, block_table=make.lengths(8192)[None], **options)
+    options["block_table"] = make.lengths(0)[None]
+    assert_accurate(out.cpu(), lse.cpu(), q, *near, **options)
+
+
+@small_input
 def nan_behind_the_used_queries(attend: Attend, dtype: torch.dtype, device: torch.device) -> None:
     make = Maker(dtype, device)
     q, k, v = (make.tensor(3, 20, 2, 64) for _ in range(3))
@@ -269,6 +345,26 @@ def used_lengths_win_over_packed_ones(
     assert_empty(out[9:25], lse[:, 9:25])
 
 
+def plans_of_decode(
+    lengths: torch.Tensor, heads: tuple[int, int], **options: Any
+) -> list[torch.Tensor]:
+    """Plans that leave all rows whole, and that cut them into as many parts as possible."""
+    return [
+        flash_attn_metadata(
+            *heads,
+            HEAD_DIM,
+            seqused_kv=lengths,
+            max_seqlen_q=1,
+            max_seqlen_kv=int(lengths.max()),
+            mask_mode=3,
+            num_aic=num_aic,
+            block_kv=32,
+            **options,
+        )
+        for num_aic in (1, 4096)
+    ]
+
+
 @small_input
 def every_decode_length(attend: Attend, dtype: torch.dtype, device: torch.device) -> None:
     make = Maker(dtype, device)
@@ -276,20 +372,68 @@ def every_decode_length(attend: Attend, dtype: torch.dtype, device: torch.device
     k, v = make.tensor(1, 300, 2, 64), make.tensor(1, 300, 2, 64)
     # One batch of all lengths: row b of the batch attends to b + 1 keys of the same cache.
     lengths = torch.arange(1, 301, dtype=torch.int32, device=device)
-    out, lse = attend_and_compare(
-        attend,
-        q.expand(300, -1, -1, -1),
-        k.expand(300, -1, -1, -1),
-        v.expand(300, -1, -1, -1),
-        seqused_kv=lengths,
-        mask_mode=3,
-    )
+    batch = [tensor.expand(300, -1, -1, -1) for tensor in (q, k, v)]
+    options = {"seqused_kv": lengths, "mask_mode": 3}
+    out, lse = attend_and_compare(attend, *batch, **options)
     assert out.isfinite().all()
     assert lse.isfinite().all()
+    for metadata in plans_of_decode(lengths, (4, 2)):
+        again, again_lse = attend(
+            *batch, metadata=metadata, softmax_scale=SCALE, return_softmax_lse=True, **options
+        )
+        assert_near(again, out)
+        torch.testing.assert_close(again_lse, lse)
     for length in (1, 2, 63, 64, 65, 127, 128, 129, 255, 256, 257, 300):
         alone, alone_lse = attend_and_compare(attend, q, k[:, :length], v[:, :length], mask_mode=3)
         assert_near(out[length - 1], alone[0])
         torch.testing.assert_close(lse[length - 1], alone_lse[0])
+
+
+@small_input
+def every_decode_length_on_pages(attend: Attend, dtype: torch.dtype, device: torch.device) -> None:
+    make = Maker(dtype, device)
+    q = make.tensor(1, 1, 4, 64).expand(300, -1, -1, -1)
+    k, v = make.tensor(20, 16, 2, 64), make.tensor(20, 16, 2, 64)
+    order = torch.randperm(20, generator=make.generator)[:19]
+    lengths = torch.arange(1, 301, dtype=torch.int32, device=device)
+    options = {
+        "seqused_kv": lengths,
+        "block_table": make.lengths(*order.tolist()).expand(300, -1),
+        "layout_kv": "PA_BBND",
+        "mask_mode": 3,
+    }
+    out, lse = attend_and_compare(attend, q, k, v, **options)
+    assert out.isfinite().all()
+    assert lse.isfinite().all()
+    for metadata in plans_of_decode(lengths, (4, 2), layout_kv="PA_BBND", page_size=16):
+        again, again_lse = attend(
+            q, k, v, metadata=metadata, softmax_scale=SCALE, return_softmax_lse=True, **options
+        )
+        assert_near(again, out)
+        torch.testing.assert_close(again_lse, lse)
+
+
+@small_input
+def a_sequence_alone_and_with_seven_others(
+    attend: Attend, dtype: torch.dtype, device: torch.device
+) -> None:
+    make = Maker(dtype, device)
+    # 2100 keys are cut, batch or not; the others are decode rows too
+    q = make.tensor(8, 1, 4, 64)
+    k, v = make.tensor(8, 2100, 2, 64), make.tensor(8, 2100, 2, 64)
+    lengths = (2100, 1, 700, 0, 64, 2099, 2048, 5)
+    options = {"mask_mode": 3, "batch_invariant": True}
+    out, lse = attend_and_compare(attend, q, k, v, seqused_kv=make.lengths(*lengths), **options)
+    for b, length in enumerate(lengths):
+        alone, alone_lse = attend(
+            *(tensor[b : b + 1] for tensor in (q, k, v)),
+            seqused_kv=make.lengths(length),
+            softmax_scale=SCALE,
+            return_softmax_lse=True,
+            **options,
+        )
+        assert torch.equal(alone[0], out[b])
+        assert torch.equal(alone_lse[0], lse[b])
 
 
 @small_input
@@ -433,6 +577,61 @@ def sink_of_a_row_without_keys(attend: Attend, dtype: torch.dtype, device: torch
 
 
 @small_input
+def counted_sink_of_a_row_without_keys(
+    attend: Attend, dtype: torch.dtype, device: torch.device
+) -> None:
+    make = Maker(dtype, device)
+    q = make.tensor(2, 3, 3, 64)
+    k, v = make.tensor(2, 2, 1, 64), make.tensor(2, 2, 1, 64)
+    sinks = make.floats(1.0, 100.0, -torch.inf)
+    out, lse = attend_and_compare(
+        attend,
+        q,
+        k,
+        v,
+        mask_mode=3,
+        seqused_q=make.lengths(3, 2),
+        seqused_kv=make.lengths(2, 0),
+        sinks=sinks,
+        lse_includes_sink=True,
+    )
+    # A sink of -inf is none; a padding row has no sink.
+    expected = make.floats(1.0, 100.0, torch.inf)
+    for values, logs in ((out[0, 0], lse[0, :, 0]), (out[1, 1], lse[1, :, 1])):
+        assert torch.equal(values, torch.zeros_like(values))
+        torch.testing.assert_close(logs, expected)
+    assert_empty(out[1, 2], lse[1, :, 2])
+
+
+@small_input
+def soft_cap_of_large_logits(attend: Attend, dtype: torch.dtype, device: torch.device) -> None:
+    make = Maker(dtype, device)
+    # q k is 100 for the first key, -100 for the second and 0 for the third.
+    q = torch.full((1, 1, 1, 64), 1.25, dtype=dtype, device=device)
+    k = torch.stack([q[0, 0], -q[0, 0], 0 * q[0, 0]])[None]
+    v = make.tensor(1, 3, 1, 64)
+    options = {"softmax_scale": 1.0, "softcap": 50.0}
+    _, lse = attend_and_compare(attend, q, k, v, **options)
+    assert abs(lse.item() - 50 * math.tanh(2)) < 1e-4
+    _, lse = attend_and_compare(attend, -q, k[:, :1], v[:, :1], **options)
+    assert abs(lse.item() + 50 * math.tanh(2)) < 1e-4
+
+
+@small_input
+def distance_bias_of_equal_logits(attend: Attend, dtype: torch.dtype, device: torch.device) -> None:
+    make = Maker(dtype, device)
+    # q k is 0, so the bias alone decides: the last row stands at the last key.
+    q, k = 0 * make.tensor(1, 3, 2, 64), make.tensor(1, 5, 2, 64)
+    v = make.tensor(1, 5, 2, 64)
+    slopes = make.floats(0.5, -2.0)
+    _, lse = attend_and_compare(attend, q, k, v, alibi_slopes=slopes)
+    for row in range(3):
+        distance = (torch.arange(5, device=device) - row - 2).abs()
+        wanted = torch.logsumexp(-slopes[:, None] * distance, 1)
+        torch.testing.assert_close(lse[0, :, row], wanted)
+
+
+@small_input
 def no_log_sum_exp_wanted(attend: Attend, dtype: torch.dtype, device: torch.device) -> None:
     make = Maker(dtype, device)
     q, k, v = (make.tensor(1, 5, 2, 64) for _ in range(3))
@@ -455,7 +654,7 @@ def one_token_of_everything(attend: Attend, dtype: torch.dtype, device: torch.de
 @small_input
 def head_dims(attend: Attend, dtype: torch.dtype, device: torch.device) -> None:
     make = Maker(dtype, device)
-    for head_dim in (64, 128, 256):
+    for head_dim, head_dim_v in ((64, 64), (128, 128), (256, 256), (8, 8), (40, 80), (192, 128)):
         q = make.tensor(1, 35, 2, head_dim)
-        k, v = make.tensor(1, 51, 1, head_dim), make.tensor(1, 51, 1, head_dim)
+        k, v = make.tensor(1, 51, 1, head_dim), make.tensor(1, 51, 1, head_dim_v)
         attend_and_compare(attend, q, k, v, mask_mode=3, softmax_scale=head_dim**-0.5)
