@@ -7,8 +7,10 @@ dtype stands beside it in the report, and the failure ratio of the vendor's own 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -62,6 +64,18 @@ def measure(result: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> Er
     return errors.total()
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small operations lose more to waiting threads than they gain, above all on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@_one_thread()
 def compare(
     out: torch.Tensor,
     lse: torch.Tensor | None,
