@@ -24,6 +24,8 @@ _INDEX_TENSORS = (
 _FLOAT_TENSORS = ("sinks", "alibi_slopes", "softmax_lse", "part_acc", "part_max", "part_sum")
 _FRACTALS = "fractals of 16 columns become rows on a vector core"
 _NZ_A2 = Properties(pipelined=True, rows_shared=False, relays=1, reason=_FRACTALS)
+# the compiler finds the rows to share where as many keys are relayed
+_NZ_A2_SQUARE = Properties(pipelined=True, rows_shared=True, relays=1, reason=_FRACTALS)
 _NZ_A5 = Properties(pipelined=True, rows_shared=True, relays=2, reason=_FRACTALS)
 
 
@@ -85,9 +87,13 @@ def _variant(form: KernelForm, devices: tuple[str, ...]) -> KernelVariant:
 def _properties(form: KernelForm, device: str) -> Properties:
     if form.kernel == COMBINE:
         return VECTOR_ONLY
-    if dict(form.constants).get("IS_NZ"):
-        return _NZ_A5 if device == "A5" else _NZ_A2
-    return FULL
+    constants = dict(form.constants)
+    if not constants.get("IS_NZ"):
+        return FULL
+    if device == "A5":
+        return _NZ_A5
+    is_square = constants["BLOCK_Q"] == constants["BLOCK_KV"] == 32
+    return _NZ_A2_SQUARE if is_square else _NZ_A2
 
 
 @functools.cache

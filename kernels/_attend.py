@@ -52,6 +52,7 @@ def attend(
     HAS_LEFT: tl.constexpr,
     HAS_LIMIT: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
+    HAS_EXACT_CAP: tl.constexpr,
     HAS_PADDED_DIM: tl.constexpr,
     IS_NZ: tl.constexpr,
     IS_INTERIOR: tl.constexpr,
@@ -72,7 +73,7 @@ def attend(
         )  # fmt: skip
         b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * softmax_scale
         if HAS_SOFTCAP:
-            b_s = soft_cap(b_s, softcap, b_q.dtype == tl.float32)
+            b_s = soft_cap(b_s, softcap, HAS_EXACT_CAP)
         if b_slope is not None:
             b_s = distance_bias(b_s, b_slope, rel, s - diagonal)
         b_s = hide(

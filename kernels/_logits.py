@@ -5,19 +5,19 @@ import triton.language as tl
 
 from ._softmax import MASKED
 
-# below it the exponential form of tanh loses digits that fp32 logits have
+# below it the exponential form of tanh loses digits that the logits need
 SMALL = tl.constexpr(0.35)
 
 
 @triton.jit
-def soft_cap(b_s, softcap, IS_FP32: tl.constexpr):
+def soft_cap(b_s, softcap, IS_EXACT: tl.constexpr):
     """Return ``softcap * tanh(b_s / 2)``; the factor ``2 / softcap`` is part of the softmax scale.
 
     ``tanh(x / 2) = 1 - 2 / (e^x + 1)`` overflows nowhere: ``e^x = inf`` gives 1. Its absolute error
-    is that of 1.0, which only fp32 inputs can tell: they get a series around 0.
+    is that of 1.0, which fp32 inputs and large caps can tell: they take a series around 0.
     """
     b_tanh = 1.0 - 2.0 / (tl.exp(b_s) + 1.0)
-    if IS_FP32:
+    if IS_EXACT:
         x = b_s * 0.5
         xx = x * x
         series = 62.0 / 2835.0 - xx * (1382.0 / 155925.0)

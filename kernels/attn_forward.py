@@ -148,6 +148,7 @@ def attn_forward(
     HAS_LEFT: tl.constexpr,
     HAS_LIMIT: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
+    HAS_EXACT_CAP: tl.constexpr,
     HAS_PADDED_DIM: tl.constexpr,
     HAS_CUT_FLAGS: tl.constexpr,
     IS_NZ: tl.constexpr,
@@ -298,13 +299,13 @@ def attn_forward(
                 b_q, m, l, acc, p_k, p_v, pages, s_lo, s_mid, page_size, stride_kb, stride_ks,
                 stride_kd, stride_vb, stride_vs, stride_vd, head_dim, head_dim_v, softmax_scale,
                 softcap, b_slope, rel, diagonal, right, left, D, DV, BLOCK_KV, KV_STEP, HAS_RIGHT,
-                HAS_LEFT, HAS_LIMIT, HAS_SOFTCAP, HAS_PADDED_DIM, IS_NZ, True,
+                HAS_LEFT, HAS_LIMIT, HAS_SOFTCAP, HAS_EXACT_CAP, HAS_PADDED_DIM, IS_NZ, True,
             )  # fmt: skip
         m, l, acc = attend(
             b_q, m, l, acc, p_k, p_v, pages, s_mid, s_hi, page_size, stride_kb, stride_ks,
             stride_kd, stride_vb, stride_vs, stride_vd, head_dim, head_dim_v, softmax_scale,
             softcap, b_slope, rel, diagonal, right, left, D, DV, BLOCK_KV, KV_STEP, HAS_RIGHT,
-            HAS_LEFT, HAS_LIMIT, HAS_SOFTCAP, HAS_PADDED_DIM, IS_NZ, False,
+            HAS_LEFT, HAS_LIMIT, HAS_SOFTCAP, HAS_EXACT_CAP, HAS_PADDED_DIM, IS_NZ, False,
         )  # fmt: skip
 
         is_cut = is_first + is_last

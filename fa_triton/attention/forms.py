@@ -52,6 +52,7 @@ _QUESTIONS = (
     "HAS_LEFT",
     "HAS_LIMIT",
     "HAS_SOFTCAP",
+    "HAS_EXACT_CAP",
     "HAS_PADDED_DIM",
     "HAS_CUT_FLAGS",
     "IS_NZ",
@@ -110,8 +111,14 @@ class _Shape:
         if "HAS_LEFT" in self.questions:
             mask = "window"
         steps = int("HAS_SOFTCAP" in self.questions) + int("alibi_slopes" in self.tensors)
+        steps += int("HAS_EXACT_CAP" in self.questions and self.dtype != "fp32")
         dtype = DTYPE_CLASSES[self.dtype]
         return choose_tile(TileKey(self.device, self.dim, dtype, mask, self.rows.rows, steps))
+
+    @property
+    def cap(self) -> tuple[str, ...]:
+        """Questions of a soft cap of usual size."""
+        return ("HAS_SOFTCAP", "HAS_EXACT_CAP") if self.dtype == "fp32" else ("HAS_SOFTCAP",)
 
     def form(self, tile: TileConfig | None = None, kv_step: int = 0) -> KernelForm:
         """Form of the forward kernel, with other tiles than its own if given."""
@@ -186,16 +193,17 @@ def _paged_forms(shape: _Shape) -> Iterator[KernelForm]:
             yield paged.but("IS_NZ", *partial).form(on_pages, step)
     window = shape.but(*_WINDOW, tensors=_PAGE_TENSORS)
     yield window.form()
-    yield paged.but("HAS_SOFTCAP", "HAS_PADDED_DIM", tensors=FORWARD_TENSORS).form()
+    yield paged.but(*shape.cap, "HAS_PADDED_DIM", tensors=FORWARD_TENSORS).form()
 
 
 def _shaped_forms(shape: _Shape) -> Iterator[KernelForm]:
     """Soft cap and distance bias alone, and everything at once under the widest mask."""
     masked = shape.but(*shape.rows.mask)
-    yield masked.but("HAS_SOFTCAP").form()
+    yield masked.but(*shape.cap).form()
+    yield masked.but("HAS_SOFTCAP", "HAS_EXACT_CAP").form()
     yield masked.but(tensors=_DENSE_TENSORS).form()
     yield masked.but("LSE_HAS_SINK").form()
-    everything = shape.but(*_BAND, "HAS_PADDED_DIM", "HAS_SOFTCAP", "LSE_HAS_SINK")
+    everything = shape.but(*_BAND, *shape.cap, "HAS_PADDED_DIM", "LSE_HAS_SINK")
     yield replace(everything, tensors=_DENSE_TENSORS).form()
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 # Columns that a matrix product needs at least.
 MIN_DIM = 16
+# Above it the short form of tanh is not exact enough for 16-bit inputs either: it errs by 1e-7 of
+# the cap.
+LARGEST_SHORT_CAP = 256.0
 # Of a tile that is gathered from fractals, whose rows two vector cores do not share on A2 and A3:
 # keys, bytes of K or V, and elements of the accumulator.
 MAX_FRACTAL_KEYS = 128
@@ -50,10 +53,21 @@ def tile_dim(problem: BatchProblem) -> int:
 
 
 def logit_steps(problem: BatchProblem) -> int:
-    """Steps between q·k and mask: soft cap and distance bias; a plan does not know them."""
+    """Steps between q·k and mask: soft cap (an exact one is two) and distance bias.
+
+    A plan does not know them.
+    """
     if not isinstance(problem, AttnProblem):
         return 0
-    return int(problem.softcap > 0) + int(problem.has_alibi_slopes)
+    exact = has_exact_cap(problem) and problem.dtype != torch.float32
+    return int(problem.softcap > 0) + int(exact) + int(problem.has_alibi_slopes)
+
+
+def has_exact_cap(problem: AttnProblem) -> bool:
+    """Whether the soft cap must be exact around 0: for fp32 inputs, and where it is large."""
+    if not problem.softcap:
+        return False
+    return problem.dtype == torch.float32 or problem.softcap > LARGEST_SHORT_CAP
 
 
 def padded_dims(head_dim: int, head_dim_v: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fa_triton.attention.tiles import padded_dims
+from fa_triton.attention.tiles import has_exact_cap, padded_dims
 
 if TYPE_CHECKING:
     from fa_triton.attention.rows import RowUnits
@@ -75,6 +75,7 @@ def forward_constants(
         # a causal bound hides the keys behind the last one as well
         "HAS_LIMIT": not has_right or win_right > 0 or kv_step < tile.block_kv,
         "HAS_SOFTCAP": problem.softcap > 0,
+        "HAS_EXACT_CAP": has_exact_cap(problem),
         "HAS_PADDED_DIM": (problem.head_dim, problem.head_dim_v) != (dim, dim_v),
         "HAS_CUT_FLAGS": not header.is_section_stream_k,
         "IS_NZ": problem.layout_kv == "PA_NZ",

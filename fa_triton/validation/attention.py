@@ -17,7 +17,7 @@ from fa_triton.validation.lengths import (
 )
 from fa_triton.validation.masks import check_mask
 from fa_triton.validation.pages import check_pages
-from fa_triton.validation.scalars import as_flag, as_float, as_max_seqlen
+from fa_triton.validation.scalars import MAX_FLOAT32, as_flag, as_float, as_max_seqlen
 from fa_triton.validation.tensors import (
     check_forms_agree,
     check_operand,
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from fa_triton.problem import AttnOptions
 
 HEADER_WORDS = 16
+MIN_SOFTCAP = 1e-6
+MAX_SOFTCAP = 1e30
 
 
 def validate_flash_attn(
@@ -175,15 +177,16 @@ def validate_flash_attn(
         mask=mask,
         batch_invariant=as_flag("batch_invariant", batch_invariant),
     )
+    scale = as_float("softmax_scale", softmax_scale)
     problem = AttnProblem(
         **vars(batch),
         head_dim_v=v_extents.head_dim,
         dtype=q.dtype,
         device=device,
-        softmax_scale=as_float("softmax_scale", softmax_scale),
+        softmax_scale=scale,
         has_sinks=sinks is not None,
         has_alibi_slopes=alibi_slopes is not None,
-        softcap=_check_softcap(softcap),
+        softcap=_check_softcap(softcap, scale),
         return_softmax_lse=as_flag("return_softmax_lse", return_softmax_lse),
         lse_includes_sink=as_flag("lse_includes_sink", lse_includes_sink),
     )
@@ -235,8 +238,16 @@ def _check_metadata_tensor(metadata: object, device: torch.device) -> None:
         )
 
 
-def _check_softcap(softcap: object) -> float:
+def _check_softcap(softcap: object, softmax_scale: float) -> float:
+    """A cap whose quotient with the scale is a normal number of the kernels' float32."""
     cap = as_float("softcap", softcap)
-    if cap < 0:
-        raise ValueError(f"`softcap` must not be negative (0 for none), got {cap}")
+    if cap and not MIN_SOFTCAP <= cap <= MAX_SOFTCAP:
+        raise ValueError(
+            f"`softcap` must be 0 (none) or lie between {MIN_SOFTCAP} and {MAX_SOFTCAP}, got {cap}"
+        )
+    if cap and abs(2 * softmax_scale / cap) > MAX_FLOAT32:
+        raise ValueError(
+            f"`softcap` must not be so small that softmax_scale / softcap overflows float32, "
+            f"got {cap} with softmax_scale={softmax_scale}"
+        )
     return cap

@@ -51,7 +51,10 @@ def as_float(name: str, value: object) -> float:
     """Return ``value`` as a float that is finite in the float32 of the kernels."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"`{name}` must be a float, got {type(value).__name__}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise ValueError(f"`{name}` must be finite, got {number}")
     if abs(number) > MAX_FLOAT32:
