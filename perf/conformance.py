@@ -1,6 +1,7 @@
 """Run every public test case of CANN's operator and write ``docs/conformance.md``.
 
-``python -m perf.conformance`` takes some twenty minutes of processor time; the page says where its numbers come from.
+``python -m perf.conformance`` takes some twenty minutes of processor time; the page says where its
+numbers come from.
 """
 
 from __future__ import annotations

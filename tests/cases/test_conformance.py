@@ -33,7 +33,8 @@ def test_every_case_below_the_limit_is_computed(rows: dict[str, list[str]]) -> N
         _, _, path, gflop, rms, *_ = rows[case.id]
         if path == "native":
             assert float(gflop) <= MAX_GFLOP
-            assert float(rms) > 0
+            # a row that sees one key is exact
+            assert float(rms) >= 0
         else:
             assert path == "plan"
             assert float(gflop) > MAX_GFLOP
