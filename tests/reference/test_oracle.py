@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fa_triton.reference import flash_attn_eager, flash_attn_emulation
+from fa_triton.reference import flash_attn_eager, flash_attn_emulation, flash_attn_reference
 from tests.oracle import assert_accurate, compare, measure
 
 OPTIONS: dict[str, Any] = {"mask_mode": 3, "softmax_scale": 0.125, "return_softmax_lse": True}
@@ -99,6 +99,27 @@ def test_faults_of_the_log_sum_exp() -> None:
     assert compare(out, lse[..., :-1], q, k, v, **options).faults
     base_two = lse / torch.log(torch.tensor(2.0))
     assert compare(out, base_two, q, k, v, **options).faults
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cap", "is_fine"),
+    [
+        (torch.float16, 50.0, True),
+        (torch.float32, 50.0, False),
+        (torch.float16, 1e4, False),
+    ],
+    ids=str,
+)
+def test_a_short_soft_cap_costs_its_last_digit(
+    dtype: torch.dtype, cap: float, is_fine: bool
+) -> None:
+    q, k, v = make_inputs(dtype)
+    options = OPTIONS | {"softcap": cap}
+    out, lse = flash_attn_emulation(q, k, v, **options)
+    _, exact = flash_attn_reference(q, k, v, out_dtype=torch.float64, **options)
+    off = (exact + 2**-23 * cap).float()
+    assert bool(compare(out, off, q, k, v, **options).faults) is not is_fine
+    assert compare(out, lse + 4 * 2**-23 * cap, q, k, v, **options).faults
 
 
 def test_wrong_shape_or_dtype_fails() -> None:
