@@ -219,7 +219,7 @@ def _options(draw: st.DrawFn, form: Form) -> dict[str, Any]:
         if form.mask != "left":
             options["win_right"] = 0 if form.mask == "sliding" else 1 + draw(WIDTHS)
     if form.has_softcap:
-        options["softcap"] = draw(st.sampled_from((0.5, 5.0, 50.0)))
+        options["softcap"] = draw(st.sampled_from((0.5, 5.0, 50.0, 250.0, 1e4)))
     if form.lse_includes_sink:
         options["lse_includes_sink"] = True
     if form.is_invariant:

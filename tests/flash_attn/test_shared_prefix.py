@@ -1,95 +1,129 @@
-"""Attention to a shared prefix (cascade): two calls and a merge instead of the prefix B times.
-
-The queries of all sequences are one sequence for the prefix, whose keys are read once. Each then
-attends to the keys of its own, and the two results are merged.
-"""
+"""The compositions of docs/flash_attn.md, run as they stand there: cascade, context parallelism."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from fa_triton import flash_attn, merge_attn_states
-from fa_triton.reference import flash_attn_reference
+from fa_triton import flash_attn
+from fa_triton.reference import flash_attn_emulation, flash_attn_reference
 from tests.flash_attn.batches import starts
 from tests.flash_attn.paging import Paging
+from tests.oracle import FLOAT32_STEP, RMS_FACTOR
 
-HEADS_Q, HEADS_KV, DIM = 8, 2, 64
-PREFIX = 150
+PAGE = Path(__file__).parents[2] / "docs" / "flash_attn.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+DTYPES = [torch.float16, torch.bfloat16, torch.float32]
+HEADS, DIM = (8, 2), 64
+SCALE = {"softmax_scale": DIM**-0.5}
 PAGING = Paging("PA_BBND", 16)
-PACKED = {"layout_q": "TND", "layout_out": "TND", "softmax_scale": DIM**-0.5}
+SHARED_PAGES = 9
+# decode, and decode with drafts and prefill
+LENGTHS = {
+    "decode": ((1, 1, 1, 1), (40, 1, 17, 200)),
+    "mixed": ((1, 9, 3, 20), (1, 9, 60, 31)),
+}
+pytestmark = pytest.mark.usefixtures("nan_filled_memory")
+
+Result = tuple[torch.Tensor, torch.Tensor]
 
 
-def with_shared_prefix(
-    q: torch.Tensor,
-    prefix: dict[str, Any],
-    own: dict[str, Any],
-    cu_seqlens_q: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend all queries to the prefix, each sequence to its own keys, and merge."""
-    everything = torch.tensor([0, len(q)], dtype=torch.int32)
-    common = {**PACKED, "return_softmax_lse": True}
-    to_prefix = flash_attn(q, **prefix, cu_seqlens_q=everything, **common)
-    # the last query of a sequence sees its last key, so its own keys carry the causal mask
-    to_own = flash_attn(q, **own, cu_seqlens_q=cu_seqlens_q, mask_mode=3, **common)
-    return merge_attn_states(*to_prefix, *to_own)
+def documented(name: str, attend: Callable[..., Result]) -> Callable[..., Result]:
+    """A function of the page, computing with ``attend``."""
+    (code,) = (example for example in EXAMPLES if f"def {name}(" in example)
+    names: dict[str, Any] = {}
+    exec(compile(code, PAGE.name, "exec"), names)
+    names["flash_attn"] = attend
+    return names[name]
 
 
-@pytest.mark.parametrize(
-    ("q_lens", "own_lens"),
-    [((1, 1, 1, 1), (40, 1, 17, 200)), ((1, 9, 3, 20), (1, 9, 60, 31))],
-    ids=["decode", "mixed"],
-)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_a_shared_prefix(
-    q_lens: tuple[int, ...], own_lens: tuple[int, ...], dtype: torch.dtype
-) -> None:
-    generator = torch.Generator().manual_seed(5)
-
-    def random(tokens: int, heads: int) -> torch.Tensor:
-        return torch.randn(tokens, heads, DIM, generator=generator).to(dtype)
-
-    q, cu_q = random(sum(q_lens), HEADS_Q), starts(q_lens)
-    prefix_k, prefix_v = random(PREFIX, HEADS_KV), random(PREFIX, HEADS_KV)
-    own_k, own_v = ([random(length, HEADS_KV) for length in own_lens] for _ in range(2))
-
-    prefix_table = PAGING.table((PREFIX,), (PREFIX,), generator)
-    prefix = {
-        "k": PAGING.cache([prefix_k], prefix_table),
-        "v": PAGING.cache([prefix_v], prefix_table),
-        "block_table": prefix_table,
-        "seqused_kv": torch.tensor([PREFIX], dtype=torch.int32),
-        "layout_kv": PAGING.layout,
-    }
-    own_table = PAGING.table(own_lens, own_lens, generator)
-    own = {
-        "k": PAGING.cache(own_k, own_table),
-        "v": PAGING.cache(own_v, own_table),
-        "block_table": own_table,
-        "seqused_kv": torch.tensor(own_lens, dtype=torch.int32),
-        "layout_kv": PAGING.layout,
-    }
-    out, lse = with_shared_prefix(q, prefix, own, cu_q)
-
-    k, v = (
-        torch.cat([torch.cat([shared, own]) for own in parts])
-        for shared, parts in ((prefix_k, own_k), (prefix_v, own_v))
+def assert_as_exact_as_its_parts(result: Result, emulated: Result, exact: Result) -> None:
+    """The budget of one call, but the parts are rounded too: emulations of them, merged alike."""
+    (out, lse), (emulated_out, _), (exact_out, exact_lse) = result, emulated, exact
+    rms, allowed = (
+        (values.double() - exact_out).square().mean().sqrt().item()
+        for values in (out, emulated_out)
     )
-    wanted, wanted_lse = flash_attn_reference(
+    floor = 2 * FLOAT32_STEP * exact_out.square().mean().sqrt().item()
+    assert rms <= (RMS_FACTOR + out.numel() ** -0.5) * allowed + floor
+    torch.testing.assert_close(lse.double(), exact_lse, atol=1e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize("rows", LENGTHS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_shared_prefix(dtype: torch.dtype, rows: str, has_sinks: bool) -> None:
+    q_lens, own_lens = LENGTHS[rows]
+    prefix = SHARED_PAGES * PAGING.page_size
+    kv_lens = tuple(prefix + length for length in own_lens)
+    generator = torch.Generator().manual_seed(5)
+    q = torch.randn(sum(q_lens), HEADS[0], DIM, generator=generator).to(dtype)
+    keys, values = (
+        [torch.randn(length, HEADS[1], DIM, generator=generator).to(dtype) for length in kv_lens]
+        for _ in "kv"
+    )
+    table = PAGING.table(kv_lens, kv_lens, generator)
+    k, v = PAGING.cache(keys, table), PAGING.cache(values, table)
+    # the other sequences' own copies of the prefix stay unused
+    table[1:, :SHARED_PAGES] = table[:1, :SHARED_PAGES]
+    call: dict[str, Any] = {
+        "block_table": table,
+        "cu_seqlens_q": starts(q_lens),
+        "seqused_kv": torch.tensor(kv_lens, dtype=torch.int32),
+        **SCALE,
+    }
+    sinks = {"sinks": torch.randn(HEADS[0], generator=generator), "lse_includes_sink": True}
+
+    def attend_with(attend: Callable[..., Result]) -> Callable[..., Result]:
+        """Put the sinks into the call that is causal."""
+
+        def call_once(*tensors: torch.Tensor, **options: Any) -> Result:
+            extra = sinks if has_sinks and "mask_mode" in options else {}
+            return attend(*tensors, **options, **extra)
+
+        return call_once
+
+    result, emulated = (
+        documented("shared_prefix_attention", attend_with(attend))(
+            q, k, v, shared_pages=SHARED_PAGES, **call
+        )
+        for attend in (flash_attn, flash_attn_emulation)
+    )
+    exact = flash_attn_reference(
         q,
         k,
         v,
-        cu_seqlens_q=cu_q,
-        cu_seqlens_kv=starts(tuple(PREFIX + length for length in own_lens)),
-        layout_kv="TND",
+        layout_q="TND",
+        layout_kv="PA_BBND",
+        layout_out="TND",
         mask_mode=3,
         return_softmax_lse=True,
         out_dtype=torch.float64,
-        **PACKED,
+        **call,
+        **(sinks if has_sinks else {}),
     )
-    # each part was rounded to the dtype once, and so was the merge
-    step = 2 * torch.finfo(dtype).eps
-    torch.testing.assert_close(out.double(), wanted, atol=4 * step, rtol=step)
-    torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-5, rtol=1e-6)
+    assert_as_exact_as_its_parts(result, emulated, exact)
+
+
+@pytest.mark.parametrize("parts", [(100,), (37, 63), (50, 1, 9, 40)], ids=str)
+@pytest.mark.parametrize("q_len", [1, 45])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_context_parallel(dtype: torch.dtype, q_len: int, parts: tuple[int, ...]) -> None:
+    """Queries reach back over several parts: their rows see nothing of the last ones."""
+    generator = torch.Generator().manual_seed(6)
+    q = torch.randn(2, q_len, HEADS[0], DIM, generator=generator).to(dtype)
+    k, v = (torch.randn(2, sum(parts), HEADS[1], DIM, generator=generator).to(dtype) for _ in "kv")
+    pairs = list(zip(k.split(list(parts), 1), v.split(list(parts), 1), strict=True))
+    result, emulated = (
+        documented("context_parallel_attention", attend)(q, pairs, **SCALE)
+        for attend in (flash_attn, flash_attn_emulation)
+    )
+    exact = flash_attn_reference(
+        q, k, v, mask_mode=3, return_softmax_lse=True, out_dtype=torch.float64, **SCALE
+    )
+    assert_as_exact_as_its_parts(result, emulated, exact)
