@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fa_triton.attention.kernels import HeadTensors, Lengths, run_attention
+from fa_triton.attention.kernels import HeadTensors, KeyTensors, Lengths, run_attention
 from fa_triton.attention.known_problems import problem_of
 from fa_triton.attention.metadata import PlannedCall, check_belongs, read_metadata
 from fa_triton.attention.plans import PlanOptions, plan_call
@@ -79,7 +79,8 @@ def attend(
     if problem.return_softmax_lse:
         lse = torch.empty(problem.lse_shape, dtype=torch.float32, device=q.device)
     heads = HeadTensors(options.get("sinks"), options.get("alibi_slopes"))
-    run_attention(q, k, v, block_table, heads, lengths, out, lse, planned.table, call)
+    keys = KeyTensors(k, v, block_table)
+    run_attention(q, keys, heads, lengths, out, lse, planned.table, call)
     return out, torch.zeros(1, dtype=torch.float32, device=q.device) if lse is None else lse
 
 

@@ -64,11 +64,18 @@ class HeadTensors:
     alibi_slopes: torch.Tensor | None
 
 
+@dataclass(frozen=True)
+class KeyTensors:
+    """Keys and values, and the block table where they lie in pages."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+    block_table: torch.Tensor | None
+
+
 def run_attention(
     q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    block_table: torch.Tensor | None,
+    keys: KeyTensors,
     heads: HeadTensors,
     lengths: Lengths,
     out: torch.Tensor,
@@ -76,7 +83,7 @@ def run_attention(
     table: torch.Tensor,
     call: PreparedCall,
 ) -> None:
-    """Write attention of q over k and v to ``out`` and ``lse`` as the plan ``table`` says."""
+    """Write attention of q over the keys to ``out`` and ``lse`` as the plan ``table`` says."""
     problem, header, units = call.problem, call.header, call.units
     rows_q = query_operand(q, problem, units)
     rows_out = output_operand(out, problem, units, call.needs_fill)
@@ -103,8 +110,7 @@ def run_attention(
         **_row_stride_arguments("o", rows_out),
         **_row_stride_arguments("l", rows_lse),
     }
-    keys = {"k": k, "v": v, "block_table": block_table, "alibi_slopes": per_head["alibi_slopes"]}
-    _forward(rows_q, keys, lengths, shared, call)
+    _forward(rows_q, keys, per_head["alibi_slopes"], lengths, shared, call)
     if header.is_fd:
         _combine(shared, call)
     rows_out.deliver()
@@ -133,7 +139,8 @@ def _sequence_axis(problem: AttnProblem) -> int:
 
 def _forward(
     rows_q: RowOperand,
-    keys: dict[str, torch.Tensor | None],
+    keys: KeyTensors,
+    alibi_slopes: torch.Tensor | None,
     lengths: Lengths,
     shared: dict[str, object],
     call: PreparedCall,
@@ -142,7 +149,6 @@ def _forward(
 
     problem, header = call.problem, call.header
     win_left, win_right = problem.window
-    block_table = keys["block_table"]
     runner(attn_forward)[(header.num_sections * header.num_aic,)](
         q=rows_q.tensor,
         cu_seqlens_kv=lengths.cu_seqlens_kv,
@@ -157,11 +163,12 @@ def _forward(
         win_right=win_right,
         units_per_kv=call.units.units_per_kv,
         page_size=problem.page_size,
-        stride_table=0 if block_table is None else block_table.stride(0),
-        **_key_stride_arguments("k", keys["k"], problem.layout_kv),
-        **_key_stride_arguments("v", keys["v"], problem.layout_kv),
+        stride_table=0 if keys.block_table is None else keys.block_table.stride(0),
+        **_key_stride_arguments("k", keys.k, problem.layout_kv),
+        **_key_stride_arguments("v", keys.v, problem.layout_kv),
         **_row_stride_arguments("q", rows_q),
-        **keys,
+        **vars(keys),
+        alibi_slopes=alibi_slopes,
         **shared,
         **dict(call.forward.constants),
         variant=call.forward.key,
