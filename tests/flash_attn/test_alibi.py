@@ -41,7 +41,14 @@ def test_bias_by_hand() -> None:
         torch.testing.assert_close(lse[0, head], logits.logsumexp(-1))
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "band"])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        "causal",
+        pytest.param("none", marks=pytest.mark.slow),
+        pytest.param("band", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("batch", [DECODE, DRAFT, PREFILL], ids=["decode", "draft", "prefill"])
 def test_row_kinds(batch: Batch, mask: str) -> None:
     batch.but(mask=mask).check()
@@ -78,7 +85,9 @@ def test_head_major_rows(layout: str) -> None:
     MIXED.but(layout=layout, heads=(6, 2)).check(**SPLIT | CANN)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)], ids=str
+)
 def test_slopes_of_the_paper(dtype: torch.dtype) -> None:
     """Slopes of 2^-1 to 2^-8 over 4000 keys: the bias reaches -2000."""
     generator = torch.Generator().manual_seed(1)

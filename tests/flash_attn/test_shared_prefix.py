@@ -18,7 +18,11 @@ from tests.oracle import FLOAT32_STEP, RMS_FACTOR
 
 PAGE = Path(__file__).parents[2] / "docs" / "flash_attn.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-DTYPES = [torch.float16, torch.bfloat16, torch.float32]
+DTYPES = [
+    torch.float16,
+    pytest.param(torch.bfloat16, marks=pytest.mark.slow),
+    pytest.param(torch.float32, marks=pytest.mark.slow),
+]
 HEADS, DIM = (8, 2), 64
 SCALE = {"softmax_scale": DIM**-0.5}
 PAGING = Paging("PA_BBND", 16)
@@ -110,7 +114,7 @@ def test_a_shared_prefix(dtype: torch.dtype, rows: str, has_sinks: bool) -> None
     assert_as_exact_as_its_parts(result, emulated, exact)
 
 
-@pytest.mark.parametrize("parts", [(100,), (37, 63), (50, 1, 9, 40)], ids=str)
+@pytest.mark.parametrize("parts", [(100,), (50, 1, 9, 40)], ids=str)
 @pytest.mark.parametrize("q_len", [1, 45])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_context_parallel(dtype: torch.dtype, q_len: int, parts: tuple[int, ...]) -> None:

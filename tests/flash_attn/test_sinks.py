@@ -23,13 +23,14 @@ PLANS = [
     pytest.param(
         {"planner": "section_stream_k", "block_q": 16, "block_kv": 32, "num_aic": 9},
         id="section_stream_k",
+        marks=pytest.mark.slow,
     ),
 ]
 pytestmark = pytest.mark.usefixtures("nan_filled_memory")
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("paging", [None, Paging("PA_BNBD", 48), Paging("PA_NZ", 48)], ids=str)
+@pytest.mark.parametrize("paging", [None, Paging("PA_BNBD", 48)], ids=str)
 def test_counted_sinks(paging: Paging | None, plan: dict[str, Any]) -> None:
     """Split or whole, on pages or not; MIXED and DECODE have rows without a key."""
     batch = DECODE.but(paging=paging)
@@ -51,7 +52,7 @@ def per_sequence(
 
 
 @pytest.mark.parametrize("layout", ["BSND", "BNSD", "TND"])
-@pytest.mark.parametrize("heads", [(2, 2), (6, 2)], ids=str)
+@pytest.mark.parametrize("heads", [(6, 2), pytest.param((2, 2), marks=pytest.mark.slow)], ids=str)
 def test_rows_without_keys(heads: tuple[int, int], layout: str) -> None:
     """The log-sum-exp of a row that sees no key is the sink, that of a padding row +inf."""
     batch = DECODE.but(q_lens=(4, 2, 3), kv_lens=(2, 0, 9), heads=heads, layout=layout, padding=2)

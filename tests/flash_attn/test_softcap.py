@@ -13,7 +13,7 @@ from tests.flash_attn.batches import Batch
 from tests.flash_attn.paging import Paging
 from tests.oracle import assert_accurate
 
-DTYPES = [torch.float16, torch.bfloat16, torch.float32]
+DTYPES = [torch.float16, torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
 DECODE = Batch((1, 1, 0, 1), (700, 33, 7, 0), layout="TND", options={"softcap": 5.0})
 MIXED = DECODE.but(q_lens=(1, 70, 3, 0), kv_lens=(290, 140, 2, 50))
 SPLIT = {"num_aic": 9, "num_aiv": 18}
@@ -33,7 +33,10 @@ def test_caps(dtype: torch.dtype, cap: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("cap", [1e3, 1e4, 1e30])
+@pytest.mark.parametrize(
+    "cap",
+    [1e4, pytest.param(1e3, marks=pytest.mark.slow), pytest.param(1e30, marks=pytest.mark.slow)],
+)
 def test_large_caps(cap: float, dtype: torch.dtype) -> None:
     """A cap far above all logits changes nothing; ``1 - 2 / (e^x + 1)`` would lose their digits."""
     MIXED.but(dtype=dtype, options=capped(cap)).check()
