@@ -1,0 +1,1 @@
+"""The gated delta rule of KDA: from a validated problem to the kernels of its phases."""

@@ -1,0 +1,1 @@
+"""What a linear-attention layer needs beside attention: short convolution and gated norm."""
