@@ -7,8 +7,9 @@ import importlib
 from typing import Any
 
 from fa_triton.attention.forms import COMBINE, FORWARD, attn_forms
-from fa_triton.attention.variants import COMBINE_TENSORS, FORWARD_TENSORS, KernelForm, parse_key
+from fa_triton.attention.variants import COMBINE_TENSORS, FORWARD_TENSORS
 from fa_triton.compile.variant import FULL, VECTOR_ONLY, KernelVariant, Properties
+from fa_triton.kernel_form import KernelForm, parse_key
 
 OP = "flash_attn"
 DEVICES = ("A2", "A3", "A5")

@@ -18,9 +18,9 @@ from fa_triton.attention.tiles import fractal_tile, tile_on_pages
 from fa_triton.attention.variants import (
     COMBINE_TENSORS,
     FORWARD_TENSORS,
-    KernelForm,
     combine_constants,
 )
+from fa_triton.kernel_form import KernelForm
 from fa_triton.tile_config import DtypeClass, MaskClass, TileConfig, TileKey, choose_tile
 
 FORWARD = "attn_forward"

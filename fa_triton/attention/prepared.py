@@ -14,8 +14,9 @@ from fa_triton.attention.tiles import (
     padded_dims,
     tile_device,
 )
-from fa_triton.attention.variants import KernelForm, combine_form, forward_form
+from fa_triton.attention.variants import combine_form, forward_form
 from fa_triton.device import device_info
+from fa_triton.kernel_form import KernelForm
 from fa_triton.planner.table import Header
 from fa_triton.problem import AttnProblem
 from fa_triton.tile_config import TileConfig

@@ -1,18 +1,12 @@
-"""Compile-time arguments of the attention kernels, and the key that names a compiled variant.
-
-A key says everything a compile depends on, so that what a launch logs can be compiled alone:
-``attn_forward-bf16-group1-d128-block_q64-block_kv256-has_right-with_softmax_lse``.
-"""
+"""Compile-time arguments of the attention kernels, and the form of them that a call runs."""
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fa_triton.attention.tiles import has_exact_cap, padded_dims
+from fa_triton.kernel_form import KernelForm, dtype_name
 
 if TYPE_CHECKING:
     from fa_triton.attention.rows import RowUnits
@@ -20,7 +14,6 @@ if TYPE_CHECKING:
     from fa_triton.problem import AttnProblem
     from fa_triton.tile_config import TileConfig
 
-DTYPE_NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 # Tensors that a call may leave out, in the order of the kernels' arguments.
 FORWARD_TENSORS = (
     "cu_seqlens_q",
@@ -33,25 +26,6 @@ FORWARD_TENSORS = (
     "softmax_lse",
 )
 COMBINE_TENSORS = ("cu_seqlens_q", "seqused_q", "sinks", "softmax_lse")
-_PRESENT = "with_"
-
-
-@dataclass(frozen=True)
-class KernelForm:
-    """One compiled form of a kernel: its input dtype, ``constexpr`` values, optional tensors."""
-
-    kernel: str
-    dtype: str
-    constants: tuple[tuple[str, int | bool], ...]
-    tensors: tuple[str, ...]
-
-    @functools.cached_property
-    def key(self) -> str:
-        """Name of the form; :func:`parse_key` reads it back."""
-        numbers = [f"{k.lower()}{v}" for k, v in self.constants if not isinstance(v, bool)]
-        answers = [k.lower() for k, v in self.constants if v is True]
-        tensors = [_PRESENT + name for name in self.tensors]
-        return "-".join([self.kernel, self.dtype, *numbers, *answers, *tensors])
 
 
 def forward_constants(
@@ -148,25 +122,5 @@ def _form(
         "alibi_slopes": problem.has_alibi_slopes,
         "softmax_lse": problem.return_softmax_lse,
     }
-    dtype = DTYPE_NAMES[str(problem.dtype).removeprefix("torch.")]
     present = tuple(name for name in optional if given[name])
-    return KernelForm(kernel, dtype, tuple(constants.items()), present)
-
-
-def parse_key(key: str) -> KernelForm:
-    """Read a key that a launch logged.
-
-    Raises:
-        ValueError: The text is no key.
-    """
-    kernel, dtype, *words = key.split("-") if "-" in key else (key, "")
-    constants: dict[str, int | bool] = {}
-    for word in words:
-        if word.startswith(_PRESENT):
-            continue
-        number = re.fullmatch(r"(\D+?)(\d+)", word)
-        constants[(number[1] if number else word).upper()] = int(number[2]) if number else True
-    tensors = tuple(word.removeprefix(_PRESENT) for word in words if word.startswith(_PRESENT))
-    if dtype not in DTYPE_NAMES.values() or not constants:
-        raise ValueError(f"`key` must be the key of a variant as a launch logs it, got {key!r}")
-    return KernelForm(kernel, dtype, tuple(constants.items()), tensors)
+    return KernelForm(kernel, dtype_name(problem.dtype), tuple(constants.items()), present)

@@ -25,7 +25,8 @@ from fa_triton.attention.tiles import (
     padded_dims,
     tile_on_pages,
 )
-from fa_triton.attention.variants import combine_form, forward_form, parse_key
+from fa_triton.attention.variants import combine_form, forward_form
+from fa_triton.kernel_form import parse_key
 from fa_triton.planner import AttnWork, make_plan
 from fa_triton.planner.table import encode, read_header
 from fa_triton.tile_config import TileConfig, TileKey, choose_tile, shipped_entries
