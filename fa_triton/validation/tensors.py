@@ -9,6 +9,7 @@ import torch
 from fa_triton.layout import FRACTAL, LAYOUT_SHAPES, LAYOUTS, Extents, extents
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+INDEX_DTYPES = (torch.int32, torch.int64)
 # Rows of the largest tile; a kernel counts offsets inside a tile in 32 bits.
 MAX_TILE_ROWS = 512
 
@@ -76,11 +77,11 @@ def check_operand_form(name: str, value: object, layout: str) -> torch.Tensor:
     return tensor
 
 
-def refuse_gradient(name: str, tensor: torch.Tensor) -> None:
-    """Refuse a tensor whose gradient autograd would miss."""
+def refuse_gradient(name: str, tensor: torch.Tensor, *, subject: str = "attention") -> None:
+    """Refuse a tensor whose gradient autograd would miss; ``subject`` is what has no backward."""
     if tensor.requires_grad and torch.is_grad_enabled():
         raise NotImplementedError(
-            f"attention is forward only: `{name}` must not require a gradient, got "
+            f"{subject} is forward only: `{name}` must not require a gradient, got "
             f"requires_grad=True; call it under torch.no_grad() or pass {name}.detach()"
         )
 
@@ -162,6 +163,38 @@ def check_device(name: str, tensor: torch.Tensor, device: torch.device, *, like:
     """All tensors of a call lie on one device."""
     if tensor.device != device:
         raise ValueError(f"`{name}` must be on {device} like {like}, got {tensor.device}")
+
+
+def check_index_tensor(
+    name: str,
+    value: object,
+    *,
+    shape: Sequence[int | None],
+    device: torch.device,
+    meaning: str,
+    like: str = "q",
+) -> torch.Tensor:
+    """Check a tensor of int32 or int64 that a kernel follows; its values stay unread.
+
+    Args:
+        name: Of the argument.
+        value: The argument.
+        shape: It must have; None allows any positive size.
+        device: It must be on.
+        meaning: The shape in words.
+        like: The argument that sets the device.
+    """
+    tensor = check_is_tensor(name, value)
+    if tensor.dtype not in INDEX_DTYPES:
+        raise TypeError(f"`{name}` must have dtype int32 or int64, got {tensor.dtype}")
+    got = tuple(tensor.shape)
+    if len(got) != len(shape) or any(
+        size < 1 if wanted is None else size != wanted
+        for size, wanted in zip(got, shape, strict=True)
+    ):
+        raise ValueError(f"`{name}` must have shape {meaning}, got {got}")
+    check_device(name, tensor, device, like=like)
+    return tensor
 
 
 def check_small_tensor(
