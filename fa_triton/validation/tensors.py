@@ -57,7 +57,7 @@ def check_operand(name: str, value: object, layout: str) -> Extents:
         )
     check_dense_last_axis(name, tensor)
     sizes = extents(tensor, layout)
-    _check_reach(name, tensor.stride(LAYOUTS[layout].token), sizes.tokens)
+    check_reach(name, tensor.stride(LAYOUTS[layout].token), sizes.tokens)
     return sizes
 
 
@@ -95,7 +95,7 @@ def check_dense_last_axis(name: str, tensor: torch.Tensor) -> None:
         )
 
 
-def _check_reach(name: str, stride: int, tokens: int) -> None:
+def check_reach(name: str, stride: int, tokens: int) -> None:
     """Tokens of a tile lie within 2^31 elements; a stride that is larger itself takes 64 bits."""
     if stride < 2**31 <= (min(tokens, MAX_TILE_ROWS) - 1) * stride:
         raise ValueError(
