@@ -1,21 +1,18 @@
-"""Tile sizes: explicit, else from a file per device, else by a rule.
+"""Tile sizes of ``flash_attn``: from a file per device, else by a rule.
 
-``autotune_configs/<device>/flash_attn.json`` lists entries; the first whose conditions hold
-counts. A file of the same form in ``$FA_TRITON_CONFIG_DIR/<device>/`` goes before the shipped one.
+``autotune_configs/<device>/flash_attn.json`` lists entries; the first whose conditions hold counts.
 """
 
 from __future__ import annotations
 
-import functools
-import os
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-CONFIG_DIR_VARIABLE = "FA_TRITON_CONFIG_DIR"
+from fa_triton.config_files import entries
+
+OP = "flash_attn"
 
 MaskClass = Literal["none", "causal", "window"]
 DtypeClass = Literal["16bit", "fp32"]
@@ -91,41 +88,10 @@ def choose_tile(key: TileKey) -> TileConfig:
     Raises:
         ValueError: A config file that does not decode, named with the reason.
     """
-    for entry in (
-        *_user_entries(key.device, os.environ.get(CONFIG_DIR_VARIABLE)),
-        *shipped_entries(key.device),
-    ):
+    for entry in entries(OP, key.device, TileEntry):
         if entry.matches(key):
             return entry.config
     return _rule(key)
-
-
-@functools.cache
-def shipped_entries(device: str) -> tuple[TileEntry, ...]:
-    """Entries of the shipped file of a device; none if there is no such file."""
-    file = resources.files("fa_triton.autotune_configs") / device / "flash_attn.json"
-    return _decode(file.read_bytes(), str(file)) if file.is_file() else ()
-
-
-@functools.cache
-def _user_entries(device: str, folder: str | None) -> tuple[TileEntry, ...]:
-    if not folder:
-        return ()
-    file = Path(folder) / device / "flash_attn.json"
-    return _decode(file.read_bytes(), str(file)) if file.is_file() else ()
-
-
-def _decode(text: bytes, name: str) -> tuple[TileEntry, ...]:
-    try:
-        entries = msgspec.json.decode(text, type=tuple[TileEntry, ...])
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise ValueError(f"tile file {name} must hold a list of tile entries: {error}") from error
-    for entry in entries:
-        for field in ("block_q", "block_kv", "combine_rows", "combine_slots"):
-            size = getattr(entry.config, field)
-            if size < 1 or size & (size - 1):
-                raise ValueError(f"`{field}` in {name} must be a power of two, got {size}")
-    return entries
 
 
 def _rule(key: TileKey) -> TileConfig:

@@ -87,7 +87,7 @@ def check_delta_rule_inputs(
     q_tensor = _check_operand("q", q, layout, INPUT_DTYPES)
     k_tensor = _check_operand("k", k, layout, INPUT_DTYPES)
     v_tensor = _check_operand("v", v, layout, INPUT_DTYPES)
-    g_tensor = _check_operand(gate_name, g, layout, GATE_DTYPES)
+    g_tensor = check_gate_tensor(gate_name, g, layout)
     beta_tensor = _check_beta(beta, layout)
     for name, tensor in (("k", k_tensor), ("v", v_tensor)):
         if tensor.dtype != q_tensor.dtype:
@@ -102,9 +102,9 @@ def check_delta_rule_inputs(
             f"`k` must have the shape of q, {tuple(q_tensor.shape)}, got {tuple(k_tensor.shape)}"
         )
     q_sizes, v_sizes = kda_extents(q_tensor, layout), kda_extents(v_tensor, layout)
-    _check_heads(q_sizes.heads, v_sizes.heads)
-    _check_dim("q", q_sizes.head_dim)
-    _check_dim("v", v_sizes.head_dim)
+    check_kda_heads(q_sizes.heads, v_sizes.heads)
+    check_kda_dim("q", q_sizes.head_dim)
+    check_kda_dim("v", v_sizes.head_dim)
     rows = (q_sizes.outer, q_sizes.tokens)
     if (v_sizes.outer, v_sizes.tokens) != rows:
         raise ValueError(
@@ -137,6 +137,11 @@ def check_delta_rule_inputs(
         beta_dtype=beta_tensor.dtype,
         device=q_tensor.device,
     )
+
+
+def check_gate_tensor(name: str, value: object, layout: str) -> torch.Tensor:
+    """Check a tensor of gates ``[.., HV, K]`` on its own: fp32 or bf16, any head dim."""
+    return _check_operand(name, value, layout, GATE_DTYPES)
 
 
 def check_gate_options(
@@ -228,7 +233,8 @@ def _check_form(name: str, value: object, dtypes: tuple[torch.dtype, ...]) -> to
     return tensor
 
 
-def _check_heads(num_heads: int, num_v_heads: int) -> None:
+def check_kda_heads(num_heads: int, num_v_heads: int) -> None:
+    """Every q/k head serves the same number of value heads."""
     if not 0 < num_heads <= num_v_heads <= MAX_HEADS or num_v_heads % num_heads:
         raise ValueError(
             f"the heads of v must be a multiple of those of q, at most {MAX_HEADS}, got "
@@ -236,7 +242,8 @@ def _check_heads(num_heads: int, num_v_heads: int) -> None:
         )
 
 
-def _check_dim(name: str, size: int) -> None:
+def check_kda_dim(name: str, size: int) -> None:
+    """Head dims are multiples of 16 up to 256."""
     if size % 16 or not 16 <= size <= 256:
         raise ValueError(
             f"the head dim of {name} must be a multiple of 16 from 16 to 256, got {size}"

@@ -26,10 +26,11 @@ from fa_triton.attention.tiles import (
     tile_on_pages,
 )
 from fa_triton.attention.variants import combine_form, forward_form
+from fa_triton.config_files import shipped_entries
 from fa_triton.kernel_form import parse_key
 from fa_triton.planner import AttnWork, make_plan
 from fa_triton.planner.table import encode, read_header
-from fa_triton.tile_config import TileConfig, TileKey, choose_tile, shipped_entries
+from fa_triton.tile_config import OP, TileConfig, TileEntry, TileKey, choose_tile
 from fa_triton.validation import validate_flash_attn
 
 DEVICES = ["A2", "A3", "A5", "cpu"]
@@ -55,7 +56,7 @@ def test_every_problem_has_a_shipped_tile(device: str, head_dim: int) -> None:
         for mask in ("none", "causal", "window"):
             for rows, steps in itertools.product((1, 16, 17, 33, 10_000), (0, 1, 2)):
                 key = TileKey(device, head_dim, dtype, mask, rows, steps)
-                assert any(entry.matches(key) for entry in shipped_entries(device))
+                assert any(entry.matches(key) for entry in shipped_entries(OP, device, TileEntry))
 
 
 def test_the_rule_serves_what_no_file_lists() -> None:

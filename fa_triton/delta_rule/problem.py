@@ -1,0 +1,77 @@
+"""A validated call of the chunked forward: sizes and options, no tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from fa_triton.validation.delta_rule import DeltaRuleSizes, GateOptions
+
+RESULT_NAMES = (
+    "attn_out",
+    "final_state",
+    "gk",
+    "Aqk",
+    "Akk",
+    "w",
+    "u",
+    "qg",
+    "kg",
+    "v_new",
+    "h",
+)
+
+
+@dataclass(frozen=True)
+class ChunkKdaProblem:
+    """What the chunked forward is to compute.
+
+    Attributes:
+        layout: Of q, k, v, g and beta.
+        sizes: Of these tensors.
+        gate: How raw gates become decays.
+        has_beta_sigmoid: Whether beta goes through a sigmoid.
+        beta_scale: Factor on beta after the sigmoid.
+        chunk_size: Tokens of a chunk, C.
+        num_sequences: N; the batch size where nothing is packed.
+        is_packed: Whether ``cu_seqlens`` separates sequences.
+        scale: Factor on the result.
+        state_v_first: Whether states are ``[V, K]``.
+        has_qk_norm: Whether rows of q and k are normalised.
+        has_initial_state: Whether sequences start from given states.
+        has_state_indices: Whether these lie in a pool.
+        has_state_mask: Whether a mask tells which sequences have one.
+        state_dtype: Dtype of initial and final states.
+        results: Names of what is returned.
+    """
+
+    layout: str
+    sizes: DeltaRuleSizes
+    gate: GateOptions
+    has_beta_sigmoid: bool
+    beta_scale: float
+    chunk_size: int
+    num_sequences: int
+    is_packed: bool
+    scale: float
+    state_v_first: bool
+    has_qk_norm: bool
+    has_initial_state: bool
+    has_state_indices: bool
+    has_state_mask: bool
+    state_dtype: torch.dtype
+    results: tuple[str, ...]
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        """Shape of the states of one sequence."""
+        sizes = self.sizes
+        dims = (sizes.key_dim, sizes.value_dim)
+        return sizes.num_v_heads, *(reversed(dims) if self.state_v_first else dims)
+
+    def wants(self, *names: str) -> bool:
+        """Whether one of these results is returned."""
+        return not set(names).isdisjoint(self.results)

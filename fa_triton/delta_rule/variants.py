@@ -1,0 +1,134 @@
+"""Compile-time arguments of the chunk kernels, and the form of each that a call runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fa_triton.delta_rule.tiles import INVERSE_ROWS, SCORE_ROWS
+from fa_triton.kernel_form import KernelForm, dtype_name
+
+if TYPE_CHECKING:
+    from fa_triton.delta_rule.problem import ChunkKdaProblem
+    from fa_triton.delta_rule.tiles import ChunkTiles
+    from fa_triton.validation.delta_rule import DeltaRuleSizes, GateOptions
+
+
+# as kernels/_kda_gate.py counts them
+GATE_MODES = {"given": 0, "softplus": 1, "bounded": 2}
+
+
+@dataclass(frozen=True)
+class ChunkForms:
+    """Forms of the kernels of one call; None for a kernel that it does not run."""
+
+    gate: KernelForm
+    qk_norm: KernelForm | None
+    scores: KernelForm
+    diagonal: KernelForm | None
+    inverse: KernelForm
+    merge: KernelForm | None
+    post_wu: KernelForm
+    fwd_h: KernelForm
+    finalize: KernelForm
+
+
+def padded(size: int) -> int:
+    """Smallest power of two that holds a head dim."""
+    return 1 << (size - 1).bit_length()
+
+
+def gate_form(sizes: DeltaRuleSizes, gate: GateOptions, chunk_size: int, gate_k: int) -> KernelForm:
+    """Form of ``kda_gate``."""
+    given = {"A_log": gate.gate != "given", "dt_bias": gate.has_dt_bias}
+    return KernelForm(
+        "kda_gate",
+        dtype_name(sizes.gate_dtype),
+        _constants(
+            K=sizes.key_dim,
+            CHUNK=chunk_size,
+            BLOCK_K=gate_k,
+            GATE=GATE_MODES[gate.gate],
+        ),
+        tuple(name for name, is_there in given.items() if is_there),
+    )
+
+
+def chunk_forms(problem: ChunkKdaProblem, tiles: ChunkTiles) -> ChunkForms:
+    """Forms of all kernels of a call."""
+    sizes = problem.sizes
+    key_dim, value_dim, chunk = sizes.key_dim, sizes.value_dim, problem.chunk_size
+    dtype = dtype_name(sizes.dtype)
+    beta = (("beta", dtype_name(sizes.beta_dtype)),)
+    norms = ("q_rstd", "k_rstd") if problem.has_qk_norm else ()
+    sigmoid = problem.has_beta_sigmoid
+    is_merged = chunk > INVERSE_ROWS
+    qk_norm = diagonal = merge = None
+    if problem.has_qk_norm:
+        constants = _constants(K=key_dim, CHUNK=chunk, BLOCK_K=padded(key_dim))
+        qk_norm = KernelForm("kda_qk_norm", dtype, constants)
+    scores = _constants(
+        K=key_dim,
+        CHUNK=chunk,
+        BLOCK_R=SCORE_ROWS,
+        BLOCK_C=tiles.score_c,
+        BLOCK_K=tiles.score_k,
+        HAS_BOUNDED_GATE=problem.gate.is_bounded,
+        HAS_BETA_SIGMOID=sigmoid,
+    )
+    if not problem.gate.is_bounded:
+        constants = _constants(
+            K=key_dim,
+            CHUNK=chunk,
+            BLOCK_R=SCORE_ROWS,
+            BLOCK_K=tiles.diagonal_k,
+            HAS_BETA_SIGMOID=sigmoid,
+        )
+        diagonal = KernelForm("kda_prepare_diagonal", dtype, constants, norms, beta)
+    inverse = _constants(CHUNK=chunk, BLOCK_R=min(chunk, INVERSE_ROWS))
+    if is_merged:
+        merge = KernelForm("kda_prepare_merge", dtype, _constants(HALF=INVERSE_ROWS))
+    post_wu = _constants(
+        K=key_dim,
+        V=value_dim,
+        CHUNK=chunk,
+        BLOCK_K=tiles.wu_k,
+        BLOCK_V=tiles.wu_v,
+        HAS_BETA_SIGMOID=sigmoid,
+    )
+    states = {
+        "K": key_dim,
+        "V": value_dim,
+        "CHUNK": chunk,
+        "BLOCK_K": padded(key_dim),
+        "IS_V_FIRST": problem.state_v_first,
+    }
+    return ChunkForms(
+        gate=gate_form(sizes, problem.gate, chunk, tiles.gate_k),
+        qk_norm=qk_norm,
+        scores=KernelForm("kda_prepare_scores", dtype, scores, norms, beta),
+        diagonal=diagonal,
+        inverse=KernelForm("kda_prepare_inverse", "fp32" if is_merged else dtype, inverse),
+        merge=merge,
+        post_wu=KernelForm("kda_post_wu", dtype, post_wu, norms, beta),
+        fwd_h=_fwd_h_form(problem, dtype, _constants(**states, BLOCK_V=tiles.state_v)),
+        finalize=KernelForm("kda_finalize", dtype, _constants(**states, BLOCK_V=tiles.out_v)),
+    )
+
+
+def _fwd_h_form(
+    problem: ChunkKdaProblem, dtype: str, constants: tuple[tuple[str, int | bool], ...]
+) -> KernelForm:
+    given = {
+        "initial_state": problem.has_initial_state,
+        "state_indices": problem.has_state_indices,
+        "has_initial_state": problem.has_state_mask,
+        "final_state": problem.wants("final_state"),
+    }
+    tensors = tuple(name for name, is_there in given.items() if is_there)
+    dtypes = (("state", dtype_name(problem.state_dtype)),)
+    return KernelForm("kda_fwd_h", dtype, constants, tensors, dtypes)
+
+
+def _constants(**values: int | bool) -> tuple[tuple[str, int | bool], ...]:
+    return tuple(values.items())
