@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fa_triton.flash_attention import flash_attn, flash_attn_metadata
     from fa_triton.merge import merge_attn_states
+    from fa_triton.recurrent import recurrent_kda
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "flash_attn", "flash_attn_metadata", "merge_attn_states"]
+__all__ = ["__version__", "flash_attn", "flash_attn_metadata", "merge_attn_states", "recurrent_kda"]
 
 _HOMES = {
     "flash_attn": "fa_triton.flash_attention",
     "flash_attn_metadata": "fa_triton.flash_attention",
     "merge_attn_states": "fa_triton.merge",
+    "recurrent_kda": "fa_triton.recurrent",
 }
 
 
