@@ -6,7 +6,8 @@ Two computations that share nothing but the gate and the reading of layouts:
 * :func:`chunk_kda_reference` takes the chunked form and returns all twelve results of
   ``chunk_kda_fwd``. Unlike the kernels it solves a triangular system by LAPACK, handles all chunks
   of a group at once and has no tiles. With ``emulate`` it rounds what the kernels must store
-  between their phases, nothing else: the yardstick of the error budget.
+  between their phases and what a product of 16-bit operands reads, nothing else: the yardstick
+  of the error budget.
 
 No exponent above 0 is ever evaluated (gates are never positive), so decay of any strength is exact.
 """
@@ -261,7 +262,8 @@ def chunk_kda_reference(
         out_dtype: Of the results that have the dtype of q; None is the dtype of q. With float64 gk
             and the states are float64 too, otherwise float32.
         emulate: Dtype to which Akk, Aqk, w, u, qg, kg, v_new and h are rounded before the next step
-            reads them, while gk is rounded to float32. None rounds nothing.
+            reads them, and ``beta k 2^gk`` and ``beta v`` as operands of a matrix product with
+            Akk, while gk is rounded to float32. None rounds nothing.
 
     Returns:
         The twelve results; the last is the caller's own object.
@@ -549,8 +551,8 @@ def _within_group(
         "gk": gk,
         "Aqk": Aqk,
         "Akk": Akk,
-        "w": stored(Akk @ (beta * k * decay)),
-        "u": stored(Akk @ (beta * v)),
+        "w": stored(Akk @ stored(beta * k * decay)),
+        "u": stored(Akk @ stored(beta * v)),
         "qg": stored(q * decay),
         "kg": stored(k * torch.exp2(gk[:, :, -1:] - gk)),
     }
