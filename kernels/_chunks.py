@@ -1,7 +1,7 @@
 """Chunks of packed or dense sequences, and where their rows lie, shared by the KDA kernels.
 
 A row of the chunk table names (batch entry, first token, valid tokens, sequence). Inputs are read
-through strides in any layout; what one phase leaves for the next is head-major, ``[B, HV, T, ...]``.
+through strides in any layout; what a phase leaves for the next is head-major, ``[B, HV, T, ..]``.
 """
 
 import triton

@@ -2,9 +2,9 @@
 
 ``h[c] = S; v_new = u - w h[c]; S <- diag(2^gk_last) S + kg' v_new``. One task is a tile of BLOCK_V
 value columns of one sequence and value head; its part of the state stays on chip, in the layout it
-is stored in (``[K, BLOCK_V]``, or ``[BLOCK_V, K]`` where the state is V-first), and only operands of
-products are transposed. A row of the sequence table names (batch entry, first token, tokens, first
-chunk, sequence).
+is stored in (``[K, BLOCK_V]``, or ``[BLOCK_V, K]`` where the state is V-first), and only operands
+of products are transposed. A row of the sequence table names (batch entry, first token, tokens,
+first chunk, sequence).
 """
 
 import triton
@@ -15,7 +15,7 @@ from ._chunks import head_major_row
 SEQUENCE_WORDS = tl.constexpr(5)
 
 # scalars whose value changes from call to call without a better kernel for it
-_PLAIN_SCALARS = "num_tasks num_tokens num_v_heads stride_initial stride_final".split()
+_PLAIN_SCALARS = "num_tasks num_tokens num_v_heads num_slots stride_initial stride_final".split()
 
 
 @triton.jit(do_not_specialize=_PLAIN_SCALARS)
@@ -26,7 +26,7 @@ def kda_fwd_h(
     kg,  # [B, HV, T, K] 16-bit
     gk,  # [B, HV, T, K] f32
     initial_state,  # [slots, HV, K, V] or [slots, HV, V, K], or None
-    state_indices,  # [N] i32: slots of the sequences, or None: slot n; negative: no slot
+    state_indices,  # [N] i32: slots of the sequences, or None: slot n; outside the pool: none
     has_initial_state,  # [N] i8, or None: all of them
     sequences,  # [N, 5] i32
     # outputs
@@ -37,6 +37,7 @@ def kda_fwd_h(
     num_tasks,  # N * HV * column tiles
     num_tokens,
     num_v_heads,
+    num_slots,
     # strides in elements from slot to slot
     stride_initial,
     stride_final,
@@ -63,16 +64,19 @@ def kda_fwd_h(
         length = tl.load(p_sequence + 2)
         i_chunk = tl.load(p_sequence + 3)
         i_n = tl.load(p_sequence + 4)
+        # a limit on K that hides the whole tile is a state that is not there
         slot = i_n
+        known = K
+        stored = K
         if state_indices is not None:
             slot = tl.load(state_indices + i_n)
-        # a limit on K that hides the whole tile is a state that is not there
-        known = K
+            known = tl.where((slot >= 0) & (slot < num_slots), K, 0)
+            # a sequence without tokens or without a slot leaves the pool alone
+            stored = tl.where(length > 0, known, 0)
+            slot = tl.where(known > 0, slot, 0)
         if has_initial_state is not None:
-            known = tl.where(tl.load(has_initial_state + i_n) != 0, K, 0)
-        if state_indices is not None:
-            known = tl.where(slot >= 0, known, 0)
-        slot_base = tl.maximum(slot, 0).to(tl.int64)
+            known = tl.where(tl.load(has_initial_state + i_n) != 0, known, 0)
+        slot_base = slot.to(tl.int64)
         m_k = o_k < K
         m_v = o_v < V
         if IS_V_FIRST:
@@ -115,10 +119,6 @@ def kda_fwd_h(
                 b_s = b_s * b_last[:, None] + tl.dot(tl.trans(b_kg), b_v)
             p_h += num_v_heads * (K * V)
         if final_state is not None:
-            stored = K
-            if state_indices is not None:
-                # a sequence without tokens or without a slot leaves the pool alone
-                stored = tl.where((slot >= 0) & (length > 0), K, 0)
             if IS_V_FIRST:
                 m_final = m_v[:, None] & (o_k < stored)[None, :]
             else:

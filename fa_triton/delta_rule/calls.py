@@ -1,4 +1,4 @@
-"""The flow of a call: problem, chunk tables, kernel forms, phases, results."""
+"""The flow of a call: validate, chunk tables, kernel forms, phases, results."""
 
 from __future__ import annotations
 
@@ -17,39 +17,160 @@ from fa_triton.delta_rule.phases import (
 from fa_triton.delta_rule.prepared import prepare_chunks, tiles_for
 from fa_triton.delta_rule.tables import chunk_tables
 from fa_triton.delta_rule.variants import gate_form
-from fa_triton.validation import check_has_memory
+from fa_triton.device import cpu_mode
+from fa_triton.validation import check_has_memory, value_checks_enabled
+from fa_triton.validation.kda import validate_chunk_kda, validate_gate_cumsum
+from fa_triton.validation.slot_values import check_slots
 
 if TYPE_CHECKING:
-    from fa_triton.delta_rule.problem import ChunkKdaProblem
-    from fa_triton.delta_rule.tables import Indices
-    from fa_triton.validation.delta_rule import DeltaRuleSizes, GateOptions
+    from typing_extensions import Unpack
+
+    from fa_triton.delta_rule.problem import ChunkKdaOptions, ChunkKdaProblem, GateCallOptions
 
 _HEAD_MAJOR_RESULTS = ("gk", "Aqk", "Akk", "w", "u", "qg", "kg", "v_new", "h")
 
 
-def run_chunks(
+def chunk_results(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    *,
+    results: tuple[str, ...],
+    **options: Unpack[ChunkKdaOptions],
+) -> list[torch.Tensor]:
+    """Return the named results of ``chunk_kda_fwd``, in this order."""
+    problem = validate_chunk_kda(q, k, v, g, beta, results=results, **options)
+    if q.device.type == "cpu" and cpu_mode() == "reference":
+        from fa_triton.delta_rule.chunk_reference import chunk_results_by_reference
+
+        return chunk_results_by_reference((q, k, v, g, beta), problem, options)
+    final_state = None
+    if problem.wants("final_state"):
+        shape = (problem.num_sequences, *problem.state_shape)
+        final_state = torch.empty(shape, dtype=torch.float32, device=q.device)
+    states = StateTensors(options.get("initial_state"), final_state, None, None)
+    inputs = DeltaRuleInputs(q, k, v, beta)
+    found = _run_chunks(problem, inputs, _gate_inputs(g, options), states, options)
+    return [found[name] for name in results]
+
+
+def chunk_over_pool(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    initial_state: torch.Tensor,
+    ssm_state_indices: torch.Tensor,
+    has_initial_state: torch.Tensor | None = None,
+    *,
+    output_final_state: bool,
+    **options: Unpack[ChunkKdaOptions],
+) -> torch.Tensor:
+    """Return the result of ``chunk_kda``; the pool ``initial_state`` takes the final states."""
+    results = ("attn_out", "final_state") if output_final_state else ("attn_out",)
+    problem = validate_chunk_kda(
+        q,
+        k,
+        v,
+        g,
+        beta,
+        results=results,
+        initial_state=initial_state,
+        ssm_state_indices=ssm_state_indices,
+        has_initial_state=has_initial_state,
+        **options,
+    )
+    if value_checks_enabled():
+        _check_pool_slots(ssm_state_indices, initial_state, is_written=output_final_state)
+    if q.device.type == "cpu" and cpu_mode() == "reference":
+        from fa_triton.delta_rule.chunk_reference import chunk_over_pool_by_reference
+
+        rows = (q, k, v, g, beta)
+        slots = (initial_state, ssm_state_indices, has_initial_state)
+        return chunk_over_pool_by_reference(rows, *slots, problem, options)
+    states = StateTensors(
+        initial_state,
+        initial_state if output_final_state else None,
+        ssm_state_indices.to(torch.int32),
+        None if has_initial_state is None else has_initial_state.view(torch.int8),
+    )
+    inputs = DeltaRuleInputs(q, k, v, beta)
+    return _run_chunks(problem, inputs, _gate_inputs(g, options), states, options)["attn_out"]
+
+
+def gate_sums(
+    g: torch.Tensor, *, chunk_size: int, **options: Unpack[GateCallOptions]
+) -> torch.Tensor:
+    """Run Gate alone; returns gk with the rank of g."""
+    sizes, gate = validate_gate_cumsum(g, chunk_size=chunk_size, **options)
+    layout = options["layout"]
+    if g.device.type == "cpu" and cpu_mode() == "reference":
+        from fa_triton.kda_reference import kda_gate_cumsum_reference
+
+        return kda_gate_cumsum_reference(g, chunk_size, **options).float()
+    tables = chunk_tables(
+        batch_size=sizes.batch_size,
+        num_tokens=sizes.num_tokens,
+        chunk_size=chunk_size,
+        device=sizes.device,
+        cu_seqlens=options.get("cu_seqlens"),
+        chunk_indices=None,
+    )
+    rows = (sizes.batch_size, sizes.num_v_heads, sizes.num_tokens)
+    gk = torch.empty((*rows, sizes.key_dim), dtype=torch.float32, device=sizes.device)
+    run_gate(
+        _gate_inputs(g, options),
+        gk,
+        tables.chunks,
+        layout=layout,
+        lower_bound=gate.lower_bound,
+        form=gate_form(sizes, gate, chunk_size, tiles_for(sizes, chunk_size).gate_k),
+    )
+    return gk[0] if layout in ("TND", "NTD") else gk
+
+
+def _check_pool_slots(indices: torch.Tensor, pool: torch.Tensor, *, is_written: bool) -> None:
+    slots = indices.cpu().numpy()
+    check_slots(
+        "ssm_state_indices",
+        slots,
+        pool.shape[0],
+        skipped=slots < 0,
+        used=slots >= 0,
+        is_written=is_written,
+    )
+
+
+def _gate_inputs(g: torch.Tensor, options: GateCallOptions) -> GateInputs:
+    return GateInputs(g, options.get("A_log"), options.get("dt_bias"))
+
+
+def _run_chunks(
     problem: ChunkKdaProblem,
     inputs: DeltaRuleInputs,
     gate: GateInputs,
     states: StateTensors,
-    cu_seqlens: Indices | None,
-    chunk_indices: Indices | None,
+    options: ChunkKdaOptions,
 ) -> dict[str, torch.Tensor]:
     """Run the phases that the wanted results need.
 
     Returns:
         The results by name, with the rank of the inputs.
     """
-    for name, tensor in (*vars(inputs).items(), ("g", gate.g)):
-        check_has_memory(name, tensor)
     sizes = problem.sizes
+    if sizes.num_tokens:
+        for name, tensor in (*vars(inputs).items(), ("g", gate.g)):
+            check_has_memory(name, tensor)
     tables = chunk_tables(
         batch_size=sizes.batch_size,
         num_tokens=sizes.num_tokens,
         chunk_size=problem.chunk_size,
         device=sizes.device,
-        cu_seqlens=cu_seqlens,
-        chunk_indices=chunk_indices,
+        cu_seqlens=options.get("cu_seqlens"),
+        chunk_indices=options.get("chunk_indices"),
     )
     prepared = prepare_chunks(problem)
     buffers = allocate_buffers(problem, tables.num_chunks)
@@ -89,35 +210,3 @@ def run_chunks(
         for name, tensor in results.items()
         if name in problem.results
     }
-
-
-def sum_gates(
-    sizes: DeltaRuleSizes,
-    options: GateOptions,
-    gate: GateInputs,
-    *,
-    layout: str,
-    chunk_size: int,
-    cu_seqlens: Indices | None,
-) -> torch.Tensor:
-    """Run Gate alone; returns gk with the rank of g."""
-    check_has_memory("g", gate.g)
-    tables = chunk_tables(
-        batch_size=sizes.batch_size,
-        num_tokens=sizes.num_tokens,
-        chunk_size=chunk_size,
-        device=sizes.device,
-        cu_seqlens=cu_seqlens,
-        chunk_indices=None,
-    )
-    rows = (sizes.batch_size, sizes.num_v_heads, sizes.num_tokens)
-    gk = torch.empty((*rows, sizes.key_dim), dtype=torch.float32, device=sizes.device)
-    run_gate(
-        gate,
-        gk,
-        tables.chunks,
-        layout=layout,
-        lower_bound=options.lower_bound,
-        form=gate_form(sizes, options, chunk_size, tiles_for(sizes, chunk_size).gate_k),
-    )
-    return gk[0] if layout in ("TND", "NTD") else gk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -40,3 +41,16 @@ class ChunkKdaOutputs(NamedTuple):
     v_new: torch.Tensor | None
     h: torch.Tensor | None
     initial_state: torch.Tensor | None
+
+    @classmethod
+    def of(
+        cls,
+        names: Iterable[str],
+        found: Iterable[torch.Tensor],
+        initial_state: torch.Tensor | None,
+    ) -> ChunkKdaOutputs:
+        """Put the results that there are in their places."""
+        empty = dict.fromkeys(cls._fields)
+        return cls(
+            **empty | dict(zip(names, found, strict=True)) | {"initial_state": initial_state}
+        )

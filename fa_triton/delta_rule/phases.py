@@ -240,6 +240,7 @@ class ChunkPhases:
             sequences=self._tables.sequences,
             v_new=buffers.v_new,
             h=buffers.h,
+            num_slots=0 if states.initial_state is None else len(states.initial_state),
             stride_initial=_slot_stride(states.initial_state),
             stride_final=_slot_stride(states.final_state),
             **vars(states),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +24,31 @@ RESULT_NAMES = (
     "v_new",
     "h",
 )
+
+
+class GateCallOptions(TypedDict, total=False):
+    """Keyword arguments that say what becomes of the gate."""
+
+    layout: str
+    cu_seqlens: torch.Tensor | Sequence[int] | None
+    safe_gate: bool
+    lower_bound: float | None
+    use_gate_in_kernel: bool
+    A_log: torch.Tensor | None
+    dt_bias: torch.Tensor | None
+
+
+class ChunkKdaOptions(GateCallOptions, total=False):
+    """Arguments that ``chunk_kda_fwd`` and ``chunk_kda`` share besides q, k, v, g and beta."""
+
+    scale: float | None
+    chunk_size: int
+    initial_state: torch.Tensor | None
+    chunk_indices: torch.Tensor | Sequence[Any] | None
+    state_v_first: bool
+    use_qk_l2norm_in_kernel: bool
+    use_beta_sigmoid_in_kernel: bool
+    allow_neg_eigval: bool
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from fa_triton.validation.length_values import value_checks_enabled
+from fa_triton.validation.slot_values import check_starts
 
 _KEPT_BATCHES = 64
 _LENGTHS_ATTRIBUTE = "_fa_triton_cu_seqlens"
@@ -170,17 +171,10 @@ def _host_lengths(cu_seqlens: Indices, num_tokens: int) -> np.ndarray:
 
 
 def _checked(starts: np.ndarray, num_tokens: int) -> np.ndarray:
-    if starts[0] != 0 or starts[-1] != num_tokens:
+    check_starts("cu_seqlens", starts, num_tokens)
+    if starts[-1] != num_tokens:
         raise ValueError(
-            f"`cu_seqlens` must start at 0 and end at the number of tokens {num_tokens}, got "
-            f"{starts[0]} and {starts[-1]}"
-        )
-    falls = np.flatnonzero(np.diff(starts) < 0)
-    if len(falls):
-        at = int(falls[0])
-        raise ValueError(
-            f"`cu_seqlens` must not decrease, got {starts[at]} and then {starts[at + 1]} at "
-            f"position {at + 1}"
+            f"`cu_seqlens[-1]` must be the number of tokens {num_tokens}, got {starts[-1]}"
         )
     return starts
 
@@ -200,6 +194,6 @@ def _check_chunk_indices(indices: Indices, starts: np.ndarray, chunk_size: int) 
     if len(wrong):
         at = int(wrong[0])
         raise ValueError(
-            f"`chunk_indices` must list the chunks of each sequence in order, {wanted[at].tolist()} "
-            f"at position {at}, got {given[at].tolist()}"
+            f"`chunk_indices` must list the chunks of each sequence in order, "
+            f"{wanted[at].tolist()} at position {at}, got {given[at].tolist()}"
         )

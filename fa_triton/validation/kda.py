@@ -40,30 +40,30 @@ def validate_chunk_kda(
     g: torch.Tensor,
     beta: torch.Tensor,
     *,
-    scale: float | None,
-    chunk_size: int,
-    layout: str,
-    initial_state: torch.Tensor | None,
-    cu_seqlens: torch.Tensor | Sequence[int] | None,
-    chunk_indices: torch.Tensor | Sequence[object] | None,
-    safe_gate: bool,
-    lower_bound: float | None,
-    use_gate_in_kernel: bool,
-    A_log: torch.Tensor | None,
-    dt_bias: torch.Tensor | None,
-    state_v_first: bool,
-    use_qk_l2norm_in_kernel: bool,
-    use_beta_sigmoid_in_kernel: bool,
-    allow_neg_eigval: bool,
     results: tuple[str, ...],
+    scale: float | None = None,
+    chunk_size: int = 64,
+    layout: str = "BSND",
+    initial_state: torch.Tensor | None = None,
+    cu_seqlens: torch.Tensor | Sequence[int] | None = None,
+    chunk_indices: torch.Tensor | Sequence[object] | None = None,
+    safe_gate: bool = False,
+    lower_bound: float | None = None,
+    use_gate_in_kernel: bool = False,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    state_v_first: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
     ssm_state_indices: torch.Tensor | None = None,
     has_initial_state: torch.Tensor | None = None,
 ) -> ChunkKdaProblem:
     """Check every argument without reading a device.
 
     The values of lengths and chunk indices are checked where they are read, by
-    ``delta_rule.tables``. Arguments as of :func:`fa_triton.chunk_kda_fwd`; ``results`` names what is
-    returned.
+    ``delta_rule.tables``. Arguments as of :func:`fa_triton.chunk_kda_fwd`; ``results`` names what
+    is returned.
 
     Raises:
         ValueError: A shape or value out of its range.
@@ -172,19 +172,37 @@ def check_chunk_size(chunk_size: object) -> int:
     return size
 
 
-def check_results(outputs: Sequence[str] | None, defaults: tuple[str, ...]) -> tuple[str, ...]:
+def chosen_results(
+    outputs: Sequence[str] | None,
+    *,
+    output_final_state: bool,
+    use_gate_in_kernel: bool,
+    disable_recompute: bool,
+    return_intermediate_states: bool,
+) -> tuple[str, ...]:
     """Return the names of the results that are asked for, in the order of the operator."""
-    if outputs is None:
-        return defaults
-    if isinstance(outputs, str):
-        raise TypeError(f"`outputs` must be a sequence of names, got the string {outputs!r}")
-    asked = list(outputs)
-    for name in asked:
+    everything = as_flag("disable_recompute", disable_recompute)
+    wanted = {
+        "final_state": as_flag("output_final_state", output_final_state),
+        "gk": everything or not as_flag("use_gate_in_kernel", use_gate_in_kernel),
+        "h": everything or as_flag("return_intermediate_states", return_intermediate_states),
+    }
+    if outputs is not None:
+        asked = _named_results(outputs)
+        return tuple(name for name in RESULT_NAMES if name in asked)
+    always = ("attn_out", "Aqk", "Akk")
+    return tuple(name for name in RESULT_NAMES if name in always or wanted.get(name, everything))
+
+
+def _named_results(outputs: Sequence[str]) -> list[str]:
+    if isinstance(outputs, str) or not isinstance(outputs, Sequence):
+        raise TypeError(f"`outputs` must be a sequence of names, got {outputs!r}")
+    for name in outputs:
         if name not in RESULT_NAMES:
             raise ValueError(
                 f"`outputs` must hold names among {', '.join(RESULT_NAMES)}, got {name!r}"
             )
-    return tuple(name for name in RESULT_NAMES if name in asked)
+    return list(outputs)
 
 
 def check_lengths_form(

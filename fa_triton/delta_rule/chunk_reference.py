@@ -1,0 +1,74 @@
+"""The chunked forward without kernels: the float64 oracle, rounded to the dtypes of the results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from fa_triton.kda_reference import chunk_kda_reference
+
+if TYPE_CHECKING:
+    from fa_triton.delta_rule.problem import ChunkKdaOptions, ChunkKdaProblem
+
+Rows = tuple[torch.Tensor, ...]
+
+
+def chunk_results_by_reference(
+    rows: Rows, problem: ChunkKdaProblem, options: ChunkKdaOptions
+) -> list[torch.Tensor]:
+    """Answer as the phases do.
+
+    Args:
+        rows: q, k, v, g and beta.
+        problem: The validated call, which names the results.
+        options: Its options.
+
+    Returns:
+        The results in the order of their names.
+    """
+    fp32 = ("gk", "final_state")
+    found = _by_reference(rows, problem, options)._asdict()
+    return [
+        found[name].to(torch.float32 if name in fp32 else problem.sizes.dtype)
+        for name in problem.results
+    ]
+
+
+def chunk_over_pool_by_reference(
+    rows: Rows,
+    pool: torch.Tensor,
+    indices: torch.Tensor,
+    has_initial_state: torch.Tensor | None,
+    problem: ChunkKdaProblem,
+    options: ChunkKdaOptions,
+) -> torch.Tensor:
+    """Answer as the phases do; the slots of the pool take the final states if these are wanted."""
+    index = indices.long()
+    has_slot = (index >= 0) & (index < len(pool))
+    starts = has_slot if has_initial_state is None else has_slot & has_initial_state
+    before = pool[index.clamp(0, len(pool) - 1)].double()
+    before[~starts] = 0
+    found = _by_reference(rows, problem, {**options, "initial_state": before})
+    if problem.wants("final_state"):
+        cu_seqlens = options.get("cu_seqlens")
+        if cu_seqlens is None:
+            has_tokens = torch.full_like(has_slot, problem.sizes.num_tokens > 0)
+        else:
+            has_tokens = torch.as_tensor(cu_seqlens, device=pool.device).diff() > 0
+        written = has_slot & has_tokens
+        pool[index[written]] = found.final_state[written].to(pool.dtype)
+    return found.attn_out.to(problem.sizes.dtype)
+
+
+def _by_reference(rows: Rows, problem: ChunkKdaProblem, options: ChunkKdaOptions):
+    named = dict(options)
+    chunk_size = named.pop("chunk_size", problem.chunk_size)
+    named["scale"] = problem.scale
+    return chunk_kda_reference(
+        *rows,
+        chunk_size=chunk_size,
+        outputs=problem.results,
+        out_dtype=torch.float64,
+        **named,
+    )
