@@ -11,16 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fa_triton.flash_attention import flash_attn, flash_attn_metadata
+    from fa_triton.kda import chunk_kda, chunk_kda_fwd, kda_gate_cumsum
     from fa_triton.merge import merge_attn_states
     from fa_triton.recurrent import recurrent_kda
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "flash_attn", "flash_attn_metadata", "merge_attn_states", "recurrent_kda"]
+__all__ = [
+    "__version__",
+    "chunk_kda",
+    "chunk_kda_fwd",
+    "flash_attn",
+    "flash_attn_metadata",
+    "kda_gate_cumsum",
+    "merge_attn_states",
+    "recurrent_kda",
+]
 
 _HOMES = {
+    "chunk_kda": "fa_triton.kda",
+    "chunk_kda_fwd": "fa_triton.kda",
     "flash_attn": "fa_triton.flash_attention",
     "flash_attn_metadata": "fa_triton.flash_attention",
+    "kda_gate_cumsum": "fa_triton.kda",
     "merge_attn_states": "fa_triton.merge",
     "recurrent_kda": "fa_triton.recurrent",
 }
