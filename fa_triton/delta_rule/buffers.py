@@ -15,20 +15,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PhaseBuffers:
-    """Tensors between the phases, head-major; shapes as in ``ChunkKdaOutputs``.
+    """Tensors between the phases; shapes as in ``ChunkKdaOutputs``.
 
     Attributes:
-        gk: ``[B, HV, T, K]`` fp32.
+        gk: Cumulative gates, fp32.
         Lkk: ``[B, HV, T, C]`` fp32, workspace.
-        inverse: ``[B, HV, T, C]``: Akk itself, or fp32 for the merge.
-        Aqk: ``[B, HV, T, C]``.
-        Akk: ``[B, HV, T, C]``.
-        w: ``[B, HV, T, K]``.
-        u: ``[B, HV, T, V]``.
-        qg: ``[B, HV, T, K]``.
-        kg: ``[B, HV, T, K]``.
-        v_new: ``[B, HV, T, V]``.
-        h: ``[B, Nc, HV, K, V]`` or V first.
+        inverse: Akk itself, or fp32 of its shape for the merge.
+        Aqk: Scores.
+        Akk: Inverse of the key matrix.
+        w: Of Post-WU.
+        u: Of Post-WU.
+        qg: Of Post-WU.
+        kg: Of Post-WU.
+        v_new: Of FwdH.
+        h: States before the chunks.
+        attn_out: The result.
     """
 
     gk: torch.Tensor
@@ -42,29 +43,23 @@ class PhaseBuffers:
     kg: torch.Tensor
     v_new: torch.Tensor
     h: torch.Tensor
+    attn_out: torch.Tensor
 
 
 def allocate_buffers(problem: ChunkKdaProblem, num_chunks: int) -> PhaseBuffers:
     """Take memory for one call; ``num_chunks`` counts those of all batch entries."""
     sizes = problem.sizes
-    rows = (sizes.batch_size, sizes.num_v_heads, sizes.num_tokens)
+    shapes = problem.shapes(num_chunks // sizes.batch_size)
 
-    def empty(*shape: int, dtype: torch.dtype = sizes.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=sizes.device)
+    def empty(name: str, dtype: torch.dtype = sizes.dtype) -> torch.Tensor:
+        return torch.empty(shapes.of(name), dtype=dtype, device=sizes.device)
 
-    chunk = problem.chunk_size
-    scores = empty(*rows, chunk)
-    per_entry = num_chunks // sizes.batch_size
+    inverse = empty("Akk")
+    is_merged = problem.chunk_size > INVERSE_ROWS
     return PhaseBuffers(
-        gk=empty(*rows, sizes.key_dim, dtype=torch.float32),
-        Lkk=empty(*rows, chunk, dtype=torch.float32),
-        inverse=empty(*rows, chunk, dtype=torch.float32) if chunk > INVERSE_ROWS else scores,
-        Aqk=empty(*rows, chunk),
-        Akk=scores,
-        w=empty(*rows, sizes.key_dim),
-        u=empty(*rows, sizes.value_dim),
-        qg=empty(*rows, sizes.key_dim),
-        kg=empty(*rows, sizes.key_dim),
-        v_new=empty(*rows, sizes.value_dim),
-        h=empty(sizes.batch_size, per_entry, *problem.state_shape),
+        gk=empty("gk", torch.float32),
+        Lkk=empty("Akk", torch.float32),
+        inverse=empty("Akk", torch.float32) if is_merged else inverse,
+        Akk=inverse,
+        **{name: empty(name) for name in ("Aqk", "w", "u", "qg", "kg", "v_new", "h", "attn_out")},
     )

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from fa_triton.delta_rule.problem import ChunkKdaOptions, ChunkKdaProblem, GateCallOptions
 
-_HEAD_MAJOR_RESULTS = ("gk", "Aqk", "Akk", "w", "u", "qg", "kg", "v_new", "h")
-
 
 def chunk_results(
     q: torch.Tensor,
@@ -48,7 +46,7 @@ def chunk_results(
         return chunk_results_by_reference((q, k, v, g, beta), problem, options)
     final_state = None
     if problem.wants("final_state"):
-        shape = (problem.num_sequences, *problem.state_shape)
+        shape = problem.shapes(0).of("final_state")
         final_state = torch.empty(shape, dtype=torch.float32, device=q.device)
     states = StateTensors(options.get("initial_state"), final_state, None, None)
     inputs = DeltaRuleInputs(q, k, v, beta)
@@ -106,7 +104,7 @@ def gate_sums(
 ) -> torch.Tensor:
     """Run Gate alone; returns gk with the rank of g."""
     sizes, gate = validate_gate_cumsum(g, chunk_size=chunk_size, **options)
-    layout = options["layout"]
+    layout = options.get("layout", "BNSD")
     if g.device.type == "cpu" and cpu_mode() == "reference":
         from fa_triton.kda_reference import kda_gate_cumsum_reference
 
@@ -174,11 +172,6 @@ def _run_chunks(
     )
     prepared = prepare_chunks(problem)
     buffers = allocate_buffers(problem, tables.num_chunks)
-    attn_out = torch.empty(
-        (sizes.batch_size, sizes.num_tokens, sizes.num_v_heads, sizes.value_dim),
-        dtype=sizes.dtype,
-        device=sizes.device,
-    )
     run_gate(
         gate,
         buffers.gk,
@@ -201,12 +194,11 @@ def _run_chunks(
     if needs_states:
         phases.fwd_h(states)
     if problem.wants("attn_out"):
-        phases.finalize(attn_out)
-    results = {"attn_out": attn_out, "final_state": states.final_state}
-    results |= {name: getattr(buffers, name) for name in _HEAD_MAJOR_RESULTS}
+        phases.finalize()
     is_rank_3 = problem.layout in ("TND", "NTD")
-    return {
-        name: tensor[0] if is_rank_3 and name != "final_state" else tensor
-        for name, tensor in results.items()
-        if name in problem.results
-    }
+    found = {"final_state": states.final_state} if problem.wants("final_state") else {}
+    for name in problem.results:
+        if name != "final_state":
+            tensor = getattr(buffers, name)
+            found[name] = tensor[0] if is_rank_3 else tensor
+    return found

@@ -246,7 +246,7 @@ class ChunkPhases:
             **vars(states),
         )
 
-    def finalize(self, attn_out: torch.Tensor) -> None:
+    def finalize(self) -> None:
         """Finalize: the result ``[B, T, HV, V]``."""
         from fa_triton.kernels.kda_finalize import kda_finalize
 
@@ -261,7 +261,7 @@ class ChunkPhases:
             h=buffers.h,
             scale=self._problem.scale,
             chunks=self._tables.chunks,
-            attn_out=attn_out,
+            attn_out=buffers.attn_out,
         )
 
     @property

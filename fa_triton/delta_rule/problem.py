@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from fa_triton.delta_rule.shapes import ResultShapes
+
 if TYPE_CHECKING:
     import torch
 
@@ -91,12 +93,20 @@ class ChunkKdaProblem:
     state_dtype: torch.dtype
     results: tuple[str, ...]
 
-    @property
-    def state_shape(self) -> tuple[int, int, int]:
-        """Shape of the states of one sequence."""
+    def shapes(self, chunks_per_entry: int) -> ResultShapes:
+        """Shapes of the results where a batch entry has so many chunks."""
         sizes = self.sizes
-        dims = (sizes.key_dim, sizes.value_dim)
-        return sizes.num_v_heads, *(reversed(dims) if self.state_v_first else dims)
+        return ResultShapes(
+            batch_size=sizes.batch_size,
+            num_tokens=sizes.num_tokens,
+            num_v_heads=sizes.num_v_heads,
+            key_dim=sizes.key_dim,
+            value_dim=sizes.value_dim,
+            chunk_size=self.chunk_size,
+            num_sequences=self.num_sequences,
+            chunks_per_entry=chunks_per_entry,
+            state_v_first=self.state_v_first,
+        )
 
     def wants(self, *names: str) -> bool:
         """Whether one of these results is returned."""

@@ -7,6 +7,6 @@ directly otherwise.
 
 from __future__ import annotations
 
-from fa_triton.ops import attention, merge, metadata
+from fa_triton.ops import attention, kda, merge, metadata
 
-__all__ = ["attention", "merge", "metadata"]
+__all__ = ["attention", "kda", "merge", "metadata"]

@@ -24,7 +24,8 @@ def define(
     """Register an operator.
 
     Args:
-        schema: ``name(arguments) -> results`` in torch's notation; its results are new tensors.
+        schema: ``name(arguments) -> results`` in torch's notation; its results are new tensors. An
+            argument ``Tensor(a!)`` is written to.
         run: Implementation on every device.
         fake: Shapes, dtypes and strides of the results from those of the arguments.
         tags: Further properties of the operator.
@@ -34,7 +35,10 @@ def define(
     torch.library.define(name, signature, tags=(torch.Tag.pt2_compliant_tag, *tags))
     torch.library.impl(name, "default", functools.partial(_untraced, run))
     torch.library.register_fake(name, fake)
-    torch.library.register_autograd(name, _refuse_backward, setup_context=_refuse_gradient)
+    if "!" not in signature:
+        # of an operator that writes to an argument torch takes no formula: validation refuses
+        # gradients, also that of the fake
+        torch.library.register_autograd(name, _refuse_backward, setup_context=_refuse_gradient)
     torch.library.register_vmap(name, _refuse_vmap)
 
 

@@ -70,6 +70,21 @@ def check_layout(layout: object) -> str:
     return one_of("layout", layout, tuple(KDA_LAYOUTS))
 
 
+def check_input_forms(
+    q: object, k: object, v: object, g: object, beta: object, layout: object
+) -> None:
+    """Check what does not depend on sizes, while a graph for many sizes is traced."""
+    name = check_layout(layout)
+    for operand, value, dtypes in (
+        ("q", q, INPUT_DTYPES),
+        ("k", k, INPUT_DTYPES),
+        ("v", v, INPUT_DTYPES),
+        ("g", g, GATE_DTYPES),
+    ):
+        _check_operand_form(operand, value, name, dtypes)
+    _check_beta_form(beta, name)
+
+
 def check_delta_rule_inputs(
     q: object, k: object, v: object, g: object, beta: object, layout: str, *, gate_name: str = "g"
 ) -> DeltaRuleSizes:
@@ -200,6 +215,16 @@ def check_scale(scale: object, key_dim: int) -> float:
 def _check_operand(
     name: str, value: object, layout: str, dtypes: tuple[torch.dtype, ...]
 ) -> torch.Tensor:
+    tensor = _check_operand_form(name, value, layout, dtypes)
+    axes = KDA_LAYOUTS[layout]
+    check_dense_last_axis(name, tensor)
+    check_reach(name, tensor.stride(axes.token), tensor.shape[axes.token])
+    return tensor
+
+
+def _check_operand_form(
+    name: str, value: object, layout: str, dtypes: tuple[torch.dtype, ...]
+) -> torch.Tensor:
     tensor = _check_form(name, value, dtypes)
     axes = KDA_LAYOUTS[layout]
     if tensor.ndim != axes.rank:
@@ -207,12 +232,17 @@ def _check_operand(
             f"`{name}` must have {axes.rank} axes {KDA_LAYOUT_SHAPES[layout]} in layout {layout}, "
             f"got shape {tuple(tensor.shape)}"
         )
-    check_dense_last_axis(name, tensor)
-    check_reach(name, tensor.stride(axes.token), tensor.shape[axes.token])
     return tensor
 
 
 def _check_beta(value: object, layout: str) -> torch.Tensor:
+    tensor = _check_beta_form(value, layout)
+    axes = KDA_LAYOUTS[layout]
+    check_reach("beta", tensor.stride(axes.token), tensor.shape[axes.token])
+    return tensor
+
+
+def _check_beta_form(value: object, layout: str) -> torch.Tensor:
     tensor = _check_form("beta", value, GATE_DTYPES)
     axes = KDA_LAYOUTS[layout]
     if tensor.ndim != axes.rank - 1:
@@ -220,7 +250,6 @@ def _check_beta(value: object, layout: str) -> torch.Tensor:
             f"`beta` must have {axes.rank - 1} axes {without_dim(layout)} in layout {layout}, got "
             f"shape {tuple(tensor.shape)}"
         )
-    check_reach("beta", tensor.stride(axes.token), tensor.shape[axes.token])
     return tensor
 
 
@@ -250,9 +279,7 @@ def check_kda_dim(name: str, size: int) -> None:
         )
 
 
-def _check_table(
-    name: str, value: object, size: int, meaning: str, device: torch.device
-) -> None:
+def _check_table(name: str, value: object, size: int, meaning: str, device: torch.device) -> None:
     """A flat fp32 table; other shapes with as many elements count too, as models store them."""
     tensor = check_is_tensor(name, value)
     if tensor.numel() != size:

@@ -120,13 +120,13 @@ def validate_gate_cumsum(
     g: torch.Tensor,
     *,
     chunk_size: int,
-    layout: str,
-    A_log: torch.Tensor | None,
-    dt_bias: torch.Tensor | None,
-    cu_seqlens: torch.Tensor | Sequence[int] | None,
-    use_gate_in_kernel: bool,
-    safe_gate: bool,
-    lower_bound: float | None,
+    layout: str = "BNSD",
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    cu_seqlens: torch.Tensor | Sequence[int] | None = None,
+    use_gate_in_kernel: bool = False,
+    safe_gate: bool = False,
+    lower_bound: float | None = None,
 ) -> tuple[DeltaRuleSizes, GateOptions]:
     """Check the arguments of :func:`fa_triton.kda_gate_cumsum`.
 
