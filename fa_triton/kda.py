@@ -7,7 +7,7 @@ operators of ``fa_triton.ops``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -17,6 +17,8 @@ from fa_triton.delta_rule.problem import ChunkKdaOptions, GateCallOptions
 from fa_triton.ops.routing import goes_through_dispatcher
 from fa_triton.validation.kda import chosen_results
 from fa_triton.validation.scalars import as_flag
+
+OptionsT = TypeVar("OptionsT", ChunkKdaOptions, GateCallOptions)
 
 
 def chunk_kda_fwd(
@@ -118,14 +120,13 @@ def chunk_kda_fwd(
         "dt_bias": dt_bias,
         "scale": scale,
         "chunk_size": chunk_size,
-        "initial_state": initial_state,
         "chunk_indices": chunk_indices,
         "state_v_first": state_v_first,
         "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,
         "use_beta_sigmoid_in_kernel": use_beta_sigmoid_in_kernel,
         "allow_neg_eigval": allow_neg_eigval,
     }
-    found = _chunk_results(q, k, v, g, beta, results, options)
+    found = _chunk_results((q, k, v, g, beta), initial_state, results, options)
     return ChunkKdaOutputs.of(results, found, initial_state)
 
 
@@ -211,7 +212,6 @@ def chunk_kda(
         "dt_bias": dt_bias,
         "scale": scale,
         "chunk_size": chunk_size,
-        "initial_state": initial_state,
         "chunk_indices": chunk_indices,
         "state_v_first": state_v_first,
         "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,
@@ -222,16 +222,15 @@ def chunk_kda(
     results = ("attn_out", "final_state") if wants_final else ("attn_out",)
     rows = (q, k, v, g, beta)
     if ssm_state_indices is None and has_initial_state is None:
-        found = _chunk_results(*rows, results, options)
+        found = _chunk_results(rows, initial_state, results, options)
         return found[0], found[1] if wants_final else None
-    slots = (ssm_state_indices, has_initial_state)
-    if _is_traced(*rows, *slots, options=options):
+    states: tuple[Any, ...] = (initial_state, ssm_state_indices, has_initial_state)
+    run = chunk_over_pool
+    if _is_traced(*rows, *states, *options.values()):
         run = torch.ops.fa_triton.chunk_kda_over_pool_
-    else:
-        run = chunk_over_pool
-    pool = options.pop("initial_state")
-    out = run(*rows, pool, *slots, output_final_state=wants_final, **options)
-    return out, pool if wants_final else None
+        options = _with_tensors(options)
+    out = run(*rows, *states, output_final_state=wants_final, **options)
+    return out, initial_state if wants_final else None
 
 
 def kda_gate_cumsum(
@@ -281,32 +280,35 @@ def kda_gate_cumsum(
         "A_log": A_log,
         "dt_bias": dt_bias,
     }
-    run = torch.ops.fa_triton.kda_gate_cumsum if _is_traced(g, options=options) else gate_sums
+    run = gate_sums
+    if _is_traced(g, *options.values()):
+        run = torch.ops.fa_triton.kda_gate_cumsum
+        options = _with_tensors(options)
     return run(g, chunk_size=chunk_size, **options)
 
 
 def _chunk_results(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
+    rows: tuple[torch.Tensor, ...],
+    initial_state: torch.Tensor | None,
     results: tuple[str, ...],
     options: ChunkKdaOptions,
 ) -> list[torch.Tensor]:
-    rows = (q, k, v, g, beta)
-    if _is_traced(*rows, options=options):
-        return torch.ops.fa_triton.chunk_kda_fwd(*rows, **options, results=list(results))
-    return chunk_results(*rows, results=results, **options)
+    if _is_traced(*rows, initial_state, *options.values()):
+        run = torch.ops.fa_triton.chunk_kda_fwd
+        return run(*rows, initial_state, results=list(results), **_with_tensors(options))
+    q, k, v, g, beta = rows
+    return chunk_results(q, k, v, g, beta, initial_state, results=results, **options)
 
 
-def _is_traced(*tensors: torch.Tensor | None, options: GateCallOptions) -> bool:
-    """Whether torch must see the call as one operator; lengths then become tensors."""
-    named = [value for value in options.values() if isinstance(value, torch.Tensor)]
-    if not goes_through_dispatcher(*tensors, *named):
-        return False
-    for name in ("cu_seqlens", "chunk_indices"):
-        value = options.get(name)
-        if value is not None and not isinstance(value, torch.Tensor):
-            options[name] = torch.tensor(value, dtype=torch.int64)
-    return True
+def _is_traced(*arguments: object) -> bool:
+    return goes_through_dispatcher(*(a for a in arguments if isinstance(a, torch.Tensor)))
+
+
+def _with_tensors(options: OptionsT) -> OptionsT:
+    """Lengths of a host list as a tensor, as an operator takes them."""
+    lists = {
+        name: torch.tensor(value, dtype=torch.int64)
+        for name, value in options.items()
+        if name in ("cu_seqlens", "chunk_indices") and isinstance(value, Sequence)
+    }
+    return cast(OptionsT, {**options, **lists})

@@ -70,7 +70,7 @@ def kda_prepare_scores(
 ):
     """Write the rows of both score matrices, zero above the diagonal."""
     ROW_BLOCKS: tl.constexpr = CHUNK // BLOCK_R
-    CAP: tl.constexpr = LARGEST_EXPONENT if HAS_BOUNDED_GATE else 0.0
+    CAP: tl.constexpr = LARGEST_EXPONENT if HAS_BOUNDED_GATE else tl.constexpr(0.0)
     o_c = tl.arange(0, BLOCK_C)
     for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
         i_unit = task // ROW_BLOCKS

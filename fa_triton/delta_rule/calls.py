@@ -34,21 +34,24 @@ def chunk_results(
     v: torch.Tensor,
     g: torch.Tensor,
     beta: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
     *,
     results: tuple[str, ...],
     **options: Unpack[ChunkKdaOptions],
 ) -> list[torch.Tensor]:
     """Return the named results of ``chunk_kda_fwd``, in this order."""
-    problem = validate_chunk_kda(q, k, v, g, beta, results=results, **options)
+    problem = validate_chunk_kda(
+        q, k, v, g, beta, results=results, initial_state=initial_state, **options
+    )
     if q.device.type == "cpu" and cpu_mode() == "reference":
         from fa_triton.delta_rule.chunk_reference import chunk_results_by_reference
 
-        return chunk_results_by_reference((q, k, v, g, beta), problem, options)
+        return chunk_results_by_reference((q, k, v, g, beta), initial_state, problem, options)
     final_state = None
     if problem.wants("final_state"):
         shape = problem.shapes(0).of("final_state")
         final_state = torch.empty(shape, dtype=torch.float32, device=q.device)
-    states = StateTensors(options.get("initial_state"), final_state, None, None)
+    states = StateTensors(initial_state, final_state, None, None)
     inputs = DeltaRuleInputs(q, k, v, beta)
     found = _run_chunks(problem, inputs, _gate_inputs(g, options), states, options)
     return [found[name] for name in results]
@@ -196,9 +199,11 @@ def _run_chunks(
     if problem.wants("attn_out"):
         phases.finalize()
     is_rank_3 = problem.layout in ("TND", "NTD")
-    found = {"final_state": states.final_state} if problem.wants("final_state") else {}
+    found = {}
     for name in problem.results:
         if name != "final_state":
-            tensor = getattr(buffers, name)
+            tensor: torch.Tensor = getattr(buffers, name)
             found[name] = tensor[0] if is_rank_3 else tensor
+    if states.final_state is not None:
+        found["final_state"] = states.final_state
     return found

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fa_triton.kda_reference import chunk_kda_reference
 
 if TYPE_CHECKING:
+    from fa_triton.delta_rule.outputs import ChunkKdaOutputs
     from fa_triton.delta_rule.problem import ChunkKdaOptions, ChunkKdaProblem
 
 Rows = tuple[torch.Tensor, ...]
 
 
 def chunk_results_by_reference(
-    rows: Rows, problem: ChunkKdaProblem, options: ChunkKdaOptions
+    rows: Rows,
+    initial_state: torch.Tensor | None,
+    problem: ChunkKdaProblem,
+    options: ChunkKdaOptions,
 ) -> list[torch.Tensor]:
     """Answer as the phases do.
 
     Args:
         rows: q, k, v, g and beta.
+        initial_state: States before the sequences.
         problem: The validated call, which names the results.
         options: Its options.
 
@@ -28,7 +33,7 @@ def chunk_results_by_reference(
         The results in the order of their names.
     """
     fp32 = ("gk", "final_state")
-    found = _by_reference(rows, problem, options)._asdict()
+    found = _by_reference(rows, initial_state, problem, options)._asdict()
     return [
         found[name].to(torch.float32 if name in fp32 else problem.sizes.dtype)
         for name in problem.results
@@ -49,7 +54,7 @@ def chunk_over_pool_by_reference(
     starts = has_slot if has_initial_state is None else has_slot & has_initial_state
     before = pool[index.clamp(0, len(pool) - 1)].double()
     before[~starts] = 0
-    found = _by_reference(rows, problem, {**options, "initial_state": before})
+    found = _by_reference(rows, before, problem, options)._asdict()
     if problem.wants("final_state"):
         cu_seqlens = options.get("cu_seqlens")
         if cu_seqlens is None:
@@ -57,17 +62,25 @@ def chunk_over_pool_by_reference(
         else:
             has_tokens = torch.as_tensor(cu_seqlens, device=pool.device).diff() > 0
         written = has_slot & has_tokens
-        pool[index[written]] = found.final_state[written].to(pool.dtype)
-    return found.attn_out.to(problem.sizes.dtype)
+        pool[index[written]] = found["final_state"][written].to(pool.dtype)
+    return found["attn_out"].to(problem.sizes.dtype)
 
 
-def _by_reference(rows: Rows, problem: ChunkKdaProblem, options: ChunkKdaOptions):
-    named = dict(options)
-    chunk_size = named.pop("chunk_size", problem.chunk_size)
-    named["scale"] = problem.scale
+def _by_reference(
+    rows: Rows,
+    initial_state: torch.Tensor | None,
+    problem: ChunkKdaProblem,
+    options: ChunkKdaOptions,
+) -> ChunkKdaOutputs:
+    named: dict[str, Any] = {**options, "scale": problem.scale, "chunk_size": problem.chunk_size}
+    q, k, v, g, beta = rows
     return chunk_kda_reference(
-        *rows,
-        chunk_size=chunk_size,
+        q,
+        k,
+        v,
+        g,
+        beta,
+        initial_state=initial_state,
         outputs=problem.results,
         out_dtype=torch.float64,
         **named,

@@ -6,7 +6,7 @@ Kernels without a matrix product run one program per vector core, the others one
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from fa_triton.delta_rule.prepared import PreparedChunks
     from fa_triton.delta_rule.tables import ChunkTables
     from fa_triton.delta_rule.variants import KernelForm
+
+Cores = Literal["matrix", "vector"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def run_gate(
         form,
         len(chunks) * num_v_heads * tiles,
         gk.device,
-        is_vector=True,
+        "vector",
         g=inputs.g,
         A_log=inputs.A_log,
         dt_bias=inputs.dt_bias,
@@ -134,7 +136,7 @@ class ChunkPhases:
             form,
             self._tables.num_chunks * sizes.num_heads,
             sizes.device,
-            is_vector=True,
+            "vector",
             q=self._inputs.q,
             k=self._inputs.k,
             chunks=self._tables.chunks,
@@ -158,6 +160,7 @@ class ChunkPhases:
                 kernel,
                 form,
                 blocks,
+                "matrix",
                 q=self._inputs.q,
                 k=self._inputs.k,
                 gk=self._buffers.gk,
@@ -184,7 +187,7 @@ class ChunkPhases:
             kda_prepare_inverse,
             form,
             self._units * blocks,
-            is_vector=True,
+            "vector",
             chunks=self._tables.chunks,
             **shared,
         )
@@ -195,6 +198,7 @@ class ChunkPhases:
                 kda_prepare_merge,
                 self._forms.merge,
                 self._units,
+                "matrix",
                 chunks=self._tables.chunks,
                 Akk=self._buffers.Akk,
                 **shared,
@@ -209,6 +213,7 @@ class ChunkPhases:
             kda_post_wu,
             self._forms.post_wu,
             self._units,
+            "matrix",
             **vars(self._inputs),
             gk=buffers.gk,
             Akk=buffers.Akk,
@@ -233,6 +238,7 @@ class ChunkPhases:
             kda_fwd_h,
             form,
             self._tables.num_sequences * sizes.num_v_heads * self._column_tiles(form),
+            "matrix",
             w=buffers.w,
             u=buffers.u,
             kg=buffers.kg,
@@ -255,6 +261,7 @@ class ChunkPhases:
             kda_finalize,
             form,
             self._units * self._column_tiles(form),
+            "matrix",
             qg=buffers.qg,
             Aqk=buffers.Aqk,
             v_new=buffers.v_new,
@@ -279,7 +286,13 @@ class ChunkPhases:
         return arguments
 
     def _launch(
-        self, kernel: object, form: KernelForm, num_tasks: int, *, is_vector: bool = False, **args
+        self,
+        kernel: object,
+        form: KernelForm,
+        num_tasks: int,
+        cores: Cores,
+        /,
+        **arguments: Any,
     ) -> None:
         sizes = self._problem.sizes
         _launch(
@@ -287,10 +300,10 @@ class ChunkPhases:
             form,
             num_tasks,
             sizes.device,
-            is_vector=is_vector,
+            cores,
             num_tokens=sizes.num_tokens,
             num_v_heads=sizes.num_v_heads,
-            **args,
+            **arguments,
         )
 
 
@@ -299,13 +312,13 @@ def _launch(
     form: KernelForm,
     num_tasks: int,
     device: torch.device,
-    *,
-    is_vector: bool,
-    **arguments: object,
+    cores: Cores,
+    /,
+    **arguments: Any,
 ) -> None:
     """Run a persistent kernel: one program per core, no more than tasks."""
     info = device_info(device)
-    programs = min(num_tasks, info.num_aiv if is_vector else info.num_aic)
+    programs = min(num_tasks, info.num_aiv if cores == "vector" else info.num_aic)
     runner(kernel)[(programs,)](
         num_tasks=num_tasks, **arguments, **dict(form.constants), variant=form.key
     )

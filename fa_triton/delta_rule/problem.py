@@ -41,11 +41,10 @@ class GateCallOptions(TypedDict, total=False):
 
 
 class ChunkKdaOptions(GateCallOptions, total=False):
-    """Arguments that ``chunk_kda_fwd`` and ``chunk_kda`` share besides q, k, v, g and beta."""
+    """Keyword arguments that ``chunk_kda_fwd`` and ``chunk_kda`` share, but for states."""
 
     scale: float | None
     chunk_size: int
-    initial_state: torch.Tensor | None
     chunk_indices: torch.Tensor | Sequence[Any] | None
     state_v_first: bool
     use_qk_l2norm_in_kernel: bool

@@ -34,8 +34,9 @@ class ResultShapes:
     @property
     def state(self) -> tuple[int, int, int]:
         """States of one sequence."""
-        dims = (self.key_dim, self.value_dim)
-        return self.num_v_heads, *(dims[::-1] if self.state_v_first else dims)
+        if self.state_v_first:
+            return self.num_v_heads, self.value_dim, self.key_dim
+        return self.num_v_heads, self.key_dim, self.value_dim
 
     def of(self, name: str) -> tuple[int, ...]:
         """Shape of the result of this name."""

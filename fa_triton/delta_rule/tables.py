@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -68,7 +69,7 @@ def chunk_tables(
     Raises:
         ValueError: Lengths or chunk indices that describe no batch of these tokens.
     """
-    if _both_stay_on_device(cu_seqlens, chunk_indices) and not value_checks_enabled():
+    if _is_on_device(cu_seqlens) and _is_on_device(chunk_indices) and not value_checks_enabled():
         return _tables_on_device(cu_seqlens, chunk_indices, chunk_size)
     if cu_seqlens is None:
         starts = None
@@ -130,11 +131,8 @@ def _on_device(columns: Sequence[np.ndarray], device: torch.device) -> torch.Ten
     return torch.from_numpy(table).to(device)
 
 
-def _both_stay_on_device(cu_seqlens: Indices | None, chunk_indices: Indices | None) -> bool:
-    return all(
-        isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu"
-        for tensor in (cu_seqlens, chunk_indices)
-    )
+def _is_on_device(indices: Indices | None) -> TypeGuard[torch.Tensor]:
+    return isinstance(indices, torch.Tensor) and indices.device.type != "cpu"
 
 
 def _tables_on_device(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -26,6 +26,7 @@ def fake_chunk_results(
     v: torch.Tensor,
     g: torch.Tensor,
     beta: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
     *,
     results: tuple[str, ...],
     **options: Unpack[ChunkKdaOptions],
@@ -35,10 +36,10 @@ def fake_chunk_results(
     A packed batch whose chunk indices are not given has a number of chunks that nobody knows yet.
     """
     rows = (q, k, v, g, beta)
-    if tensors_have_symbols(*rows, *_tensors(options)):
+    if tensors_have_symbols(*rows, initial_state, *_tensors(options)):
         check_input_forms(*rows, options.get("layout", "BSND"))
     else:
-        validate_chunk_kda(*rows, results=results, **options)
+        validate_chunk_kda(*rows, results=results, initial_state=initial_state, **options)
     layout = options.get("layout", "BSND")
     shapes = _shapes(q, v, options, "h" in results)
     is_rank_3 = layout in ("TND", "NTD")
@@ -103,7 +104,9 @@ def _shapes(
 ) -> ResultShapes:
     layout, chunk_size = options.get("layout", "BSND"), options.get("chunk_size", 64)
     q_sizes, v_sizes = kda_extents(q, layout), kda_extents(v, layout)
-    cu_seqlens, chunk_indices = options.get("cu_seqlens"), options.get("chunk_indices")
+    # an operator takes no host lists
+    cu_seqlens = cast("torch.Tensor | None", options.get("cu_seqlens"))
+    chunk_indices = cast("torch.Tensor | None", options.get("chunk_indices"))
     chunks = -(-q_sizes.tokens // chunk_size)
     if not needs_chunks:
         chunks = 0

@@ -298,8 +298,7 @@ def _check_states(
             device=device,
             meaning=f"({num_sequences},), one per sequence",
         )
-    is_pool = state_indices is not None and isinstance(initial_state, torch.Tensor)
-    return initial_state.dtype if is_pool else torch.float32
+    return initial_state.dtype if isinstance(initial_state, torch.Tensor) else torch.float32
 
 
 def _check_pool(pool: object, shape: tuple[int, ...], device: torch.device, order: str) -> None:
