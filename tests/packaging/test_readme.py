@@ -33,6 +33,15 @@ def test_example_of_a_paged_cache_runs():
     assert names["out"].isfinite().all()
 
 
+@pytest.mark.forked
+def test_example_of_linear_attention_runs(capsys):
+    pytest.importorskip("llvmlite")
+    (example,) = re.findall(r"## Linear attention\n.*?```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert printed == "torch.Size([1, 300, 4, 128]) torch.Size([2, 4, 128, 128])\n"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_to_files(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
