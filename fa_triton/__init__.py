@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fa_triton.flash_attention import flash_attn, flash_attn_metadata
+    from fa_triton.gated_norm import rms_norm_gated
     from fa_triton.kda import chunk_kda, chunk_kda_fwd, kda_gate_cumsum
     from fa_triton.merge import merge_attn_states
     from fa_triton.recurrent import recurrent_kda
+    from fa_triton.short_convolution import causal_conv1d_fn, causal_conv1d_update
 
 __version__ = "0.1.0"
 
 __all__ = [
     "__version__",
+    "causal_conv1d_fn",
+    "causal_conv1d_update",
     "chunk_kda",
     "chunk_kda_fwd",
     "flash_attn",
@@ -26,9 +30,12 @@ __all__ = [
     "kda_gate_cumsum",
     "merge_attn_states",
     "recurrent_kda",
+    "rms_norm_gated",
 ]
 
 _HOMES = {
+    "causal_conv1d_fn": "fa_triton.short_convolution",
+    "causal_conv1d_update": "fa_triton.short_convolution",
     "chunk_kda": "fa_triton.kda",
     "chunk_kda_fwd": "fa_triton.kda",
     "flash_attn": "fa_triton.flash_attention",
@@ -36,6 +43,7 @@ _HOMES = {
     "kda_gate_cumsum": "fa_triton.kda",
     "merge_attn_states": "fa_triton.merge",
     "recurrent_kda": "fa_triton.recurrent",
+    "rms_norm_gated": "fa_triton.gated_norm",
 }
 
 
