@@ -21,13 +21,13 @@ from fa_triton.cases.files import read_cases
 from fa_triton.cases.report import row
 from fa_triton.cases.run import (
     ACCEPTED,
-    MAX_GFLOP,
     NOT_APPLICABLE,
     PLAN,
     REFUSED,
     CaseResult,
     run_case,
 )
+from fa_triton.cases.work import MAX_GFLOP
 from perf.environment import ROOT, provenance
 
 CASES = ROOT / "tests" / "cases" / "data" / "flash_attn_cases.json"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fa_triton.planner import BALANCED, SECTION_STREAM_K
+from perf.environment import ROOT
 from perf.plot import fill_readme
 
-ROOT = Path(__file__).resolve().parent.parent
 PLOT = ROOT / "docs" / "planner_makespan.png"
 DOCUMENT = ROOT / "docs" / "planner.md"
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-ROOT = Path(__file__).resolve().parent.parent
+from perf.environment import ROOT
+
 RESULTS = ROOT / "perf" / "results" / "cpu.jsonl"
 PLOT = ROOT / "docs" / "cpu_performance.png"
 README = ROOT / "README.md"

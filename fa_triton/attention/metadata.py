@@ -57,11 +57,7 @@ def read_metadata(metadata: torch.Tensor) -> PlannedCall:
     header = KnownHeader.of(metadata)
     if header is None:
         header = read_header(metadata[:HEADER_WORDS].cpu().numpy())
-        if metadata.numel() < header.used_words:
-            raise ValueError(
-                f"`metadata` must have the {header.used_words} words its header says, "
-                f"got {metadata.numel()}"
-            )
+        header.check_length(metadata.numel())
         KnownHeader.remember(metadata, header)
     return PlannedCall(metadata, header)
 

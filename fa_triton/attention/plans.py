@@ -7,7 +7,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from fa_triton.attention.metadata import KnownHeader, PlannedCall
@@ -145,7 +144,7 @@ def _plan(
         tile = tile_for(problem, device, dtype, merged_rows(problem, q_lens))
         block_q = block_q or tile.block_q
         block_kv = block_kv or _key_block(tile.block_kv, problem.page_size)
-        one_head = _one_head_rows(problem, q_lens, block_q)
+        one_head = plans_one_head(problem, q_lens, block_q)
     plan = make_plan(
         options.planner,
         work,
@@ -172,13 +171,6 @@ def _key_block(tile_kv: int, page_size: int) -> int:
         return tile_kv
     step = kv_step(page_size, tile_kv)
     return step * max(1, tile_kv // step)
-
-
-def _one_head_rows(problem: BatchProblem, q_lens: np.ndarray, block_q: int) -> bool:
-    """Whether to cut each query head alone; other sequences may not change that if invariant."""
-    if problem.batch_invariant:
-        return problem.group == 1
-    return plans_one_head(problem, q_lens, block_q)
 
 
 def _identity(problem: BatchProblem) -> tuple[object, ...]:

@@ -59,10 +59,11 @@ def plans_one_head(problem: BatchProblem, q_lens: np.ndarray, full_tile: int) ->
     """Whether the balanced plan cuts each query head alone.
 
     So it does where there is nothing to merge, or where every sequence fills a tile without it;
-    a batch that mixes long and short queries merges, as one position of one head wastes a tile.
+    a batch that mixes long and short queries merges, as one position of one head wastes a tile. In
+    a batch-invariant problem other sequences may not decide it.
     """
-    if problem.group == 1:
-        return True
+    if problem.group == 1 or problem.batch_invariant:
+        return problem.group == 1
     present = q_lens[q_lens > 0]
     return (
         present.size > 0

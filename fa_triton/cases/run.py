@@ -18,15 +18,12 @@ from fa_triton.cases.judge import Judgement, judge
 from fa_triton.cases.planning import plan_case
 from fa_triton.cases.rule_call import describe_rule, with_lengths
 from fa_triton.cases.tensors import make_arguments, meta_arguments
-from fa_triton.cases.work import attention_flops, visible_pairs
+from fa_triton.cases.work import MAX_GFLOP, attention_flops, visible_pairs
 from fa_triton.device import cpu_mode
 from fa_triton.flash_attention import flash_attn
 from fa_triton.problem import AttnProblem
 from fa_triton.targets import A2
 from fa_triton.validation import check_lengths_on_host, resolve_lengths, validate_flash_attn
-
-# Cases of more floating-point operations are planned and not computed.
-MAX_GFLOP = 20.0
 
 PLAN = "plan"
 REFUSED = "refused"

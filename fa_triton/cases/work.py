@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+# Cases of more floating-point operations are planned and not computed.
+MAX_GFLOP = 20.0
+
 
 def visible_pairs(q_lens: Sequence[int], kv_lens: Sequence[int], window: tuple[int, int]) -> int:
     """Query-key pairs of one head that are not masked, summed over the sequences.

@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fa_triton.cases.work import MAX_GFLOP
+
 if TYPE_CHECKING:
     import torch
 
     from fa_triton.cases.run import CaseResult
 
 _SOME_FAILED = 1
-# As fa_triton.cases.run.MAX_GFLOP; help texts import nothing heavy.
-_MAX_GFLOP = 20.0
 
 
 class Device(str, Enum):
@@ -54,7 +54,7 @@ def command(
         typer.Option(
             min=0, help="Cases of more floating-point operations are planned, not computed."
         ),
-    ] = _MAX_GFLOP,
+    ] = MAX_GFLOP,
     list_cases: Annotated[bool, typer.Option("--list", help="List the cases and leave.")] = False,
 ) -> None:
     """Run test cases of attention and compare each result with float64.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fa_triton.planner.combine import CombineSchedule, SplitRows
+from fa_triton.planner.combine import CombineSchedule, SplitRows, schedule_combine
 from fa_triton.planner.row_grid import RowGrid
 from fa_triton.planner.schedule import BALANCED, CUT_AT_END, CUT_AT_START, Plan
 from fa_triton.planner.work import AttnWork
@@ -34,6 +34,40 @@ class Ranges:
     num_sections: int
     split: SplitRows
     combine: CombineSchedule
+
+    @classmethod
+    def along(cls, cuts: np.ndarray, grid: RowGrid, num_aiv: int, columns: int) -> Ranges:
+        """One range from each cut to the next, in one section."""
+        ranges = len(cuts) - 1
+        split = split_rows(cuts, grid)
+        return cls(
+            cuts=cuts,
+            starts=slice(0, ranges),
+            ends=slice(1, ranges + 1),
+            segments=slice(0, ranges),
+            num_sections=1,
+            split=split,
+            combine=schedule_combine(split, num_aiv, columns),
+        )
+
+
+def split_rows(cuts: np.ndarray, grid: RowGrid) -> SplitRows:
+    """Row blocks with a cut inside; slots are numbered along the line."""
+    inside = cuts[cuts[:, 3] > 0]
+    seq, head, row = inside[:, 0], inside[:, 1], inside[:, 2]
+    is_first = np.ones(row.size, dtype=bool)
+    is_first[1:] = (row[1:] != row[:-1]) | (head[1:] != head[:-1])
+    first = is_first.nonzero()[0]
+    slots = np.ones_like(first)
+    slots[:-1] += first[1:] - first[:-1]
+    slots[-1:] += row.size - first[-1:]
+    seq, row = seq[first], row[first]
+    places = np.empty((first.size, 4), dtype=np.int64)
+    places[:, 0] = seq * grid.heads + head[first]
+    places[:, 1] = row - grid.offsets[seq]
+    places[:, 2] = slots.cumsum() - slots
+    places[:, 3] = slots
+    return SplitRows(places, grid.rows[row])
 
 
 def assemble(

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fa_triton.planner.assemble import Ranges, assemble
-from fa_triton.planner.combine import SplitRows, schedule_combine
+from fa_triton.planner.assemble import Ranges, assemble, split_rows
+from fa_triton.planner.combine import schedule_combine
 from fa_triton.planner.cost import BARRIER_CYCLES
 from fa_triton.planner.line import Division, Line
 from fa_triton.planner.row_grid import ONE_HEAD, POSITION_OUTER, RowGrid, build_row_grid
@@ -145,23 +145,9 @@ def _smallest_division(
 
 def _divided(division: Division, grid: RowGrid, num_aiv: int, columns: int) -> _Candidate:
     """One range per core."""
-    cuts = np.array(division.cuts, dtype=np.int64)
-    split = _split_rows(cuts, grid)
-    combine = schedule_combine(split, num_aiv, columns)
-    barrier = BARRIER_CYCLES if split.rows.size else 0
-    ranges = len(cuts) - 1
-    return _Candidate(
-        Ranges(
-            cuts=cuts,
-            starts=slice(0, ranges),
-            ends=slice(1, ranges + 1),
-            segments=slice(0, ranges),
-            num_sections=1,
-            split=split,
-            combine=combine,
-        ),
-        division.makespan + barrier + combine.makespan,
-    )
+    ranges = Ranges.along(np.array(division.cuts, dtype=np.int64), grid, num_aiv, columns)
+    barrier = BARRIER_CYCLES if ranges.split.rows.size else 0
+    return _Candidate(ranges, division.makespan + barrier + ranges.combine.makespan)
 
 
 def _dealt(deal: Deal, grid: RowGrid, num_aic: int, num_aiv: int, columns: int) -> _Candidate:
@@ -173,7 +159,7 @@ def _dealt(deal: Deal, grid: RowGrid, num_aic: int, num_aiv: int, columns: int) 
     ]
     cuts = [piece.start for _, piece in placed] + [piece.end for _, piece in placed]
     cuts = np.array(cuts, dtype=np.int64)
-    split = _split_rows(cuts, grid)
+    split = split_rows(cuts, grid)
     return _Candidate(
         Ranges(
             cuts=cuts,
@@ -186,22 +172,3 @@ def _dealt(deal: Deal, grid: RowGrid, num_aic: int, num_aiv: int, columns: int) 
         ),
         deal.makespan,
     )
-
-
-def _split_rows(cuts: np.ndarray, grid: RowGrid) -> SplitRows:
-    """Row blocks with a cut inside; slots are numbered along the line."""
-    inside = cuts[cuts[:, 3] > 0]
-    seq, head, row = inside[:, 0], inside[:, 1], inside[:, 2]
-    is_first = np.ones(row.size, dtype=bool)
-    is_first[1:] = (row[1:] != row[:-1]) | (head[1:] != head[:-1])
-    first = is_first.nonzero()[0]
-    slots = np.ones_like(first)
-    slots[:-1] += first[1:] - first[:-1]
-    slots[-1:] += row.size - first[-1:]
-    seq, row = seq[first], row[first]
-    places = np.empty((first.size, 4), dtype=np.int64)
-    places[:, 0] = seq * grid.heads + head[first]
-    places[:, 1] = row - grid.offsets[seq]
-    places[:, 2] = slots.cumsum() - slots
-    places[:, 3] = slots
-    return SplitRows(places, grid.rows[row])

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fa_triton.planner.assemble import Ranges, assemble
-from fa_triton.planner.combine import SplitRows, schedule_combine
 from fa_triton.planner.row_grid import RowGrid
 from fa_triton.planner.schedule import Plan
 from fa_triton.planner.work import AttnWork
@@ -90,23 +89,7 @@ def plan_programs(
     cuts[:-1, 3] = row_parts.cuts[first_part[row[index]] + part]
     cuts[-1] = (grid.batch_size, 0, grid.offsets[-1], 0)
 
-    is_split = parts > 1
-    split_at, slots = begin[is_split], parts[is_split]
-    places = np.empty((split_at.size, 4), dtype=np.int64)
-    places[:, 0] = seq[split_at] * grid.heads + head[split_at]
-    places[:, 1] = row[split_at] - grid.offsets[seq[split_at]]
-    places[:, 2] = slots.cumsum() - slots
-    places[:, 3] = slots
-    split = SplitRows(places, grid.rows[row[split_at]])
-    ranges = Ranges(
-        cuts=cuts,
-        starts=slice(0, programs),
-        ends=slice(1, programs + 1),
-        segments=slice(0, programs),
-        num_sections=1,
-        split=split,
-        combine=schedule_combine(split, num_aiv, work.columns),
-    )
+    ranges = Ranges.along(cuts, grid, num_aiv, work.columns)
     return assemble(
         work,
         grid,

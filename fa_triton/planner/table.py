@@ -69,6 +69,17 @@ class Header:
     batch_size: int
     slots_per_section: int
 
+    def check_length(self, words: int) -> None:
+        """Refuse a table of fewer words than its header says.
+
+        Raises:
+            ValueError: Names both.
+        """
+        if words < self.used_words:
+            raise ValueError(
+                f"`metadata` must have the {self.used_words} words its header says, got {words}"
+            )
+
     @property
     def is_section_stream_k(self) -> bool:
         """Whether the table is CANN's, without cut flags and task list."""

@@ -74,10 +74,7 @@ def check_table(words: np.ndarray, *, num_heads_q: int, num_heads_kv: int, head_
         ValueError: A word cannot be what a planner wrote; names the word.
     """
     header = read_header(words)
-    if words.size < header.used_words:
-        raise ValueError(
-            f"`metadata` must have the {header.used_words} words its header says, got {words.size}"
-        )
+    header.check_length(words.size)
     values = words[: header.used_words].astype(np.int64)
     heads = num_heads_q if header.one_head_rows else num_heads_kv
     group = num_heads_q // heads

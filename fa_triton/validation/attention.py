@@ -178,7 +178,7 @@ def validate_flash_attn(
         batch_invariant=as_flag("batch_invariant", batch_invariant),
     )
     scale = as_float("softmax_scale", softmax_scale)
-    problem = AttnProblem(
+    return AttnProblem(
         **vars(batch),
         head_dim_v=v_extents.head_dim,
         dtype=q.dtype,
@@ -190,7 +190,6 @@ def validate_flash_attn(
         return_softmax_lse=as_flag("return_softmax_lse", return_softmax_lse),
         lse_includes_sink=as_flag("lse_includes_sink", lse_includes_sink),
     )
-    return problem
 
 
 def check_call_form(

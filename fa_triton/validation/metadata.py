@@ -117,7 +117,7 @@ def validate_metadata(
         mask=check_mask(mask_mode, win_left, win_right),
         batch_invariant=invariant,
     )
-    problem = MetadataProblem(
+    return MetadataProblem(
         **vars(batch),
         planner=_planner(planner, invariant),
         num_aic=_cores("num_aic", num_aic),
@@ -125,7 +125,6 @@ def validate_metadata(
         block_q=_block("block_q", block_q),
         block_kv=_block("block_kv", block_kv),
     )
-    return problem
 
 
 def _side(

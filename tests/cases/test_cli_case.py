@@ -120,9 +120,3 @@ def test_the_file_holds_what_was_done_when_the_run_is_stopped(
     assert result.exit_code != 0
     with out.open() as file:
         assert [line["id"] for line in csv.DictReader(file)] == ["large"]
-
-
-def test_the_limit_in_the_help_is_the_one_that_counts() -> None:
-    from fa_triton.cli import case as module
-
-    assert module._MAX_GFLOP == run_module.MAX_GFLOP

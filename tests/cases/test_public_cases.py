@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fa_triton.cases.case import AttentionCase, Case
-from fa_triton.cases.run import MAX_GFLOP, PLAN, prepare, run_case
+from fa_triton.cases.run import PLAN, prepare, run_case
+from fa_triton.cases.work import MAX_GFLOP
 from tests.cases.library import ATTENTION, RULES
 
 CPU = torch.device("cpu")
