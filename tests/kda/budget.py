@@ -7,10 +7,8 @@ relative to the RMS of the exact result. Absolute limits hold beside it.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch
 
 from fa_triton.delta_rule.outputs import ChunkKdaOutputs
 from fa_triton.kda_reference import chunk_kda_reference
-from tests.kda.problems import OUTPUTS
+from tests.kda.problems import OUTPUTS, one_thread
 
 log = logging.getLogger(__name__)
 
@@ -56,17 +54,6 @@ class Verdict:
         )
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Small operations lose more to waiting threads than they gain."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def oracle(arguments: dict[str, Any], **options: Any) -> ChunkKdaOutputs:
     """Every result of a call in float64, or with the given ``out_dtype`` and ``emulate``."""
     arguments = {name: value for name, value in arguments.items() if name not in CHOICES}
@@ -76,33 +63,38 @@ def oracle(arguments: dict[str, Any], **options: Any) -> ChunkKdaOutputs:
         )
 
 
-def assert_accurate(
+def compare(
     results: ChunkKdaOutputs, arguments: dict[str, Any], *, has_absolute_limits: bool = True
-) -> ChunkKdaOutputs:
-    """Hold every result that is there to the budget; return the exact ones."""
+) -> list[Verdict]:
+    """Judge every result that is there and has elements."""
     dtype = arguments["q"].dtype
     exact = oracle(arguments)
     emulated = oracle(arguments, out_dtype=dtype, emulate=dtype)
     samples = max(arguments["v"].numel(), 1)
-    verdicts = []
-    for name in OUTPUTS:
-        result = getattr(results, name)
-        if result is None or result.numel() == 0:
-            continue
-        verdict = _judge(
-            name,
-            result,
-            getattr(exact, name),
-            getattr(emulated, name),
-            dtype=dtype,
-            samples=samples,
-            has_absolute_limits=has_absolute_limits,
-        )
-        verdicts.append(verdict)
+    with one_thread():
+        return [
+            _judge(
+                name,
+                getattr(results, name),
+                getattr(exact, name),
+                getattr(emulated, name),
+                dtype=dtype,
+                samples=samples,
+                has_absolute_limits=has_absolute_limits,
+            )
+            for name in OUTPUTS
+            if getattr(results, name) is not None and getattr(exact, name).numel()
+        ]
+
+
+def assert_accurate(
+    results: ChunkKdaOutputs, arguments: dict[str, Any], *, has_absolute_limits: bool = True
+) -> None:
+    """Hold every result that is there to the budget."""
+    verdicts = compare(results, arguments, has_absolute_limits=has_absolute_limits)
     report = "\n".join(map(str, verdicts))
     log.info("\n%s", report)
     assert not any(verdict.is_fault for verdict in verdicts), f"\n{report}"
-    return exact
 
 
 def _judge(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +14,17 @@ LAYOUTS = ("BSND", "BNSD", "TND", "NTD")
 # What g is: the gate itself, the gate itself above -5, or the argument of an activation.
 GATES = ("given", "given_bounded", "softplus", "bounded")
 OUTPUTS = ("attn_out", "final_state", "gk", "Aqk", "Akk", "w", "u", "qg", "kg", "v_new", "h")
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Small operations lose more to waiting threads than they gain."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)
@@ -78,6 +91,10 @@ class KdaProblem:
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of ``chunk_kda_fwd`` by name."""
+        with one_thread():
+            return self._arguments()
+
+    def _arguments(self) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(self.seed)
 
         def normal(*shape: int) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 
 from fa_triton.delta_rule.tables import chunk_tables
 from fa_triton.launch import runner
-from tests.kda.budget import one_thread
+from tests.kda.problems import one_thread
 
 LIMIT = {16: 1e-6, 64: 1e-6, 128: 1e-5}
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from fa_triton import chunk_kda_fwd
-from tests.kda.budget import one_thread
-from tests.kda.problems import OUTPUTS, KdaProblem
+from tests.kda.problems import OUTPUTS, KdaProblem, one_thread
 from tests.reference.fla_naive import fla_arguments, fla_naive, with_locals
 
 # What a few roundings to 16 bit cost.
