@@ -126,7 +126,7 @@ def chunk_kda_fwd(
         "use_beta_sigmoid_in_kernel": use_beta_sigmoid_in_kernel,
         "allow_neg_eigval": allow_neg_eigval,
     }
-    found = _chunk_results((q, k, v, g, beta), initial_state, results, options)
+    found = _chunk_results((q, k, v, g, beta), (initial_state, None), results, options)
     return ChunkKdaOutputs.of(results, found, initial_state)
 
 
@@ -221,8 +221,8 @@ def chunk_kda(
     wants_final = as_flag("output_final_state", output_final_state)
     results = ("attn_out", "final_state") if wants_final else ("attn_out",)
     rows = (q, k, v, g, beta)
-    if ssm_state_indices is None and has_initial_state is None:
-        found = _chunk_results(rows, initial_state, results, options)
+    if ssm_state_indices is None:
+        found = _chunk_results(rows, (initial_state, has_initial_state), results, options)
         return found[0], found[1] if wants_final else None
     states: tuple[Any, ...] = (initial_state, ssm_state_indices, has_initial_state)
     run = chunk_over_pool
@@ -289,15 +289,15 @@ def kda_gate_cumsum(
 
 def _chunk_results(
     rows: tuple[torch.Tensor, ...],
-    initial_state: torch.Tensor | None,
+    states: tuple[torch.Tensor | None, torch.Tensor | None],
     results: tuple[str, ...],
     options: ChunkKdaOptions,
 ) -> list[torch.Tensor]:
-    if _is_traced(*rows, initial_state, *options.values()):
+    if _is_traced(*rows, *states, *options.values()):
         run = torch.ops.fa_triton.chunk_kda_fwd
-        return run(*rows, initial_state, results=list(results), **_with_tensors(options))
+        return run(*rows, *states, results=list(results), **_with_tensors(options))
     q, k, v, g, beta = rows
-    return chunk_results(q, k, v, g, beta, initial_state, results=results, **options)
+    return chunk_results(q, k, v, g, beta, *states, results=results, **options)
 
 
 def _is_traced(*arguments: object) -> bool:

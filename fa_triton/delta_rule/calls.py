@@ -35,23 +35,34 @@ def chunk_results(
     g: torch.Tensor,
     beta: torch.Tensor,
     initial_state: torch.Tensor | None = None,
+    has_initial_state: torch.Tensor | None = None,
     *,
     results: tuple[str, ...],
     **options: Unpack[ChunkKdaOptions],
 ) -> list[torch.Tensor]:
     """Return the named results of ``chunk_kda_fwd``, in this order."""
     problem = validate_chunk_kda(
-        q, k, v, g, beta, results=results, initial_state=initial_state, **options
+        q,
+        k,
+        v,
+        g,
+        beta,
+        results=results,
+        initial_state=initial_state,
+        has_initial_state=has_initial_state,
+        **options,
     )
     if q.device.type == "cpu" and cpu_mode() == "reference":
         from fa_triton.delta_rule.chunk_reference import chunk_results_by_reference
 
-        return chunk_results_by_reference((q, k, v, g, beta), initial_state, problem, options)
+        rows = (q, k, v, g, beta)
+        states = (initial_state, has_initial_state)
+        return chunk_results_by_reference(rows, *states, problem, options)
     final_state = None
     if problem.wants("final_state"):
         shape = problem.shapes(0).of("final_state")
         final_state = torch.empty(shape, dtype=torch.float32, device=q.device)
-    states = StateTensors(initial_state, final_state, None, None)
+    states = StateTensors(initial_state, final_state, None, _as_int8(has_initial_state))
     inputs = DeltaRuleInputs(q, k, v, beta)
     found = _run_chunks(problem, inputs, _gate_inputs(g, options), states, options)
     return [found[name] for name in results]
@@ -96,7 +107,7 @@ def chunk_over_pool(
         initial_state,
         initial_state if output_final_state else None,
         ssm_state_indices.to(torch.int32),
-        None if has_initial_state is None else has_initial_state.view(torch.int8),
+        _as_int8(has_initial_state),
     )
     inputs = DeltaRuleInputs(q, k, v, beta)
     return _run_chunks(problem, inputs, _gate_inputs(g, options), states, options)["attn_out"]
@@ -131,6 +142,11 @@ def gate_sums(
         form=gate_form(sizes, gate, chunk_size, tiles_for(sizes, chunk_size).gate_k),
     )
     return gk[0] if layout in ("TND", "NTD") else gk
+
+
+def _as_int8(flags: torch.Tensor | None) -> torch.Tensor | None:
+    """Same memory, in a dtype that kernels read."""
+    return None if flags is None else flags.view(torch.int8)
 
 
 def _check_pool_slots(indices: torch.Tensor, pool: torch.Tensor, *, is_written: bool) -> None:

@@ -18,6 +18,7 @@ Rows = tuple[torch.Tensor, ...]
 def chunk_results_by_reference(
     rows: Rows,
     initial_state: torch.Tensor | None,
+    has_initial_state: torch.Tensor | None,
     problem: ChunkKdaProblem,
     options: ChunkKdaOptions,
 ) -> list[torch.Tensor]:
@@ -26,12 +27,16 @@ def chunk_results_by_reference(
     Args:
         rows: q, k, v, g and beta.
         initial_state: States before the sequences.
+        has_initial_state: Which sequences have one, None for all.
         problem: The validated call, which names the results.
         options: Its options.
 
     Returns:
         The results in the order of their names.
     """
+    if initial_state is not None and has_initial_state is not None:
+        initial_state = initial_state.clone()
+        initial_state[~has_initial_state] = 0
     fp32 = ("gk", "final_state")
     found = _by_reference(rows, initial_state, problem, options)._asdict()
     return [

@@ -21,7 +21,7 @@ _OPTIONS = (
 )
 # Tensors come before the options: torch records no keyword-only tensors for autograd.
 _SHARED_TENSORS = ("cu_seqlens", "chunk_indices", "A_log", "dt_bias")
-_STATE_TENSORS = ("initial_state", *_SHARED_TENSORS)
+_STATE_TENSORS = ("initial_state", "has_initial_state", *_SHARED_TENSORS)
 
 
 def _run_results(
@@ -69,8 +69,8 @@ def _fake_gate(g: torch.Tensor, *args: torch.Tensor | None, **options: Any) -> t
 
 
 define(
-    f"chunk_kda_fwd({_ROWS}, Tensor? initial_state=None, {_LENGTHS}, {_GATE_TENSORS}, *, "
-    f"str[] results, {_OPTIONS}) -> Tensor[]",
+    f"chunk_kda_fwd({_ROWS}, Tensor? initial_state=None, Tensor? has_initial_state=None, "
+    f"{_LENGTHS}, {_GATE_TENSORS}, *, str[] results, {_OPTIONS}) -> Tensor[]",
     run=_run_results,
     fake=_fake_results,
 )

@@ -27,6 +27,7 @@ def fake_chunk_results(
     g: torch.Tensor,
     beta: torch.Tensor,
     initial_state: torch.Tensor | None = None,
+    has_initial_state: torch.Tensor | None = None,
     *,
     results: tuple[str, ...],
     **options: Unpack[ChunkKdaOptions],
@@ -36,10 +37,16 @@ def fake_chunk_results(
     A packed batch whose chunk indices are not given has a number of chunks that nobody knows yet.
     """
     rows = (q, k, v, g, beta)
-    if tensors_have_symbols(*rows, initial_state, *_tensors(options)):
+    if tensors_have_symbols(*rows, initial_state, has_initial_state, *_tensors(options)):
         check_input_forms(*rows, options.get("layout", "BSND"))
     else:
-        validate_chunk_kda(*rows, results=results, initial_state=initial_state, **options)
+        validate_chunk_kda(
+            *rows,
+            results=results,
+            initial_state=initial_state,
+            has_initial_state=has_initial_state,
+            **options,
+        )
     layout = options.get("layout", "BSND")
     shapes = _shapes(q, v, options, "h" in results)
     is_rank_3 = layout in ("TND", "NTD")

@@ -119,9 +119,12 @@ def test_sequences_that_have_no_state_yet(has_pool: bool) -> None:
     if has_pool:
         pool = pool_of(arguments["initial_state"])
         call |= {"initial_state": pool, "ssm_state_indices": SLOTS.int()}
+    before = arguments["initial_state"].clone()
     got_out, got_state = chunk_kda(**call)
     assert torch.equal(got_out, out)
     assert got_state is not None
+    # only a pool is written to
+    assert torch.equal(arguments["initial_state"].nan_to_num(7.0), before.nan_to_num(7.0))
     got = got_state[SLOTS] if has_pool else got_state
     running = [0, 2, 3]
     assert torch.equal(got[running], state[running])

@@ -70,6 +70,12 @@ def test_torch_accepts_chunk_kda_fwd(problem: KdaProblem) -> None:
     torch.library.opcheck(OPS.chunk_kda_fwd.default, (), problem.arguments() | {"results": results})
 
 
+def test_torch_accepts_sequences_without_a_state() -> None:
+    arguments = PACKED.arguments() | {"results": ["attn_out", "final_state"]}
+    arguments["has_initial_state"] = torch.tensor([True, True, False])
+    torch.library.opcheck(OPS.chunk_kda_fwd.default, (), arguments)
+
+
 @pytest.mark.parametrize("problem", [PROBLEMS[0], PROBLEMS[3]], ids=str)
 def test_torch_accepts_kda_gate_cumsum(problem: KdaProblem) -> None:
     torch.library.opcheck(OPS.kda_gate_cumsum.default, (), gate_call(problem))
