@@ -7,6 +7,22 @@ directly otherwise.
 
 from __future__ import annotations
 
-from fa_triton.ops import attention, kda, merge, metadata
+from fa_triton.ops import (
+    attention,
+    convolution,
+    gated_norm,
+    kda,
+    merge,
+    metadata,
+    recurrent_kda,
+)
 
-__all__ = ["attention", "kda", "merge", "metadata"]
+__all__ = [
+    "attention",
+    "convolution",
+    "gated_norm",
+    "kda",
+    "merge",
+    "metadata",
+    "recurrent_kda",
+]
