@@ -28,7 +28,7 @@ def causal_conv1d_fn(
         x: Packed sequences ``[dim, T]``, or equal ones ``[B, dim, T]``; fp16, bf16 or fp32. Used
             where it lies if channels are dense in memory (``rows.t()`` of rows ``[T, dim]``), else
             copied.
-        weight: Filter ``[dim, width]``, width 2 to 8, fp16, bf16 or fp32. Used where it lies if it
+        weight: Filter ``[dim, width]``, width 2 to 5, fp16, bf16 or fp32. Used where it lies if it
             is ``taps.t()`` of dense taps ``[width, dim]``, else copied.
         bias: ``[dim]``, fp16, bf16 or fp32.
         activation: ``silu``, ``swish`` (the same) or True; None for none.
@@ -57,7 +57,7 @@ def causal_conv1d_fn(
     """
     options: ConvolutionOptions = {
         "bias": bias,
-        "activation": activation,
+        "activation": _name_of(activation),
         "conv_states": conv_states,
         "has_initial_state": has_initial_state,
         "cache_indices": cache_indices,
@@ -89,7 +89,7 @@ def causal_conv1d_update(
             ``query_start_loc``; fp16, bf16 or fp32. Copied if channels are not dense in memory.
         conv_state: States ``[slots, dim, columns]``, fp16, bf16 or fp32, any strides; at least
             ``width - 1`` columns, with ``num_accepted_tokens`` ``width - 2`` and the most tokens.
-        weight: Filter ``[dim, width]``, width 2 to 8, fp16, bf16 or fp32. Used where it lies if it
+        weight: Filter ``[dim, width]``, width 2 to 5, fp16, bf16 or fp32. Used where it lies if it
             is ``taps.t()`` of dense taps ``[width, dim]``, else copied.
         bias: ``[dim]``, fp16, bf16 or fp32.
         activation: ``silu``, ``swish`` (the same) or True; None for none.
@@ -121,7 +121,7 @@ def causal_conv1d_update(
     """
     options: UpdateOptions = {
         "bias": bias,
-        "activation": activation,
+        "activation": _name_of(activation),
         "conv_state_indices": conv_state_indices,
         "num_accepted_tokens": num_accepted_tokens,
         "query_start_loc": query_start_loc,
@@ -132,3 +132,8 @@ def causal_conv1d_update(
     if goes_through_dispatcher(*tensors, query_start_loc):
         return torch.ops.fa_triton.causal_conv1d_update(x, conv_state, weight, **options)
     return update(x, conv_state, weight, **options)
+
+
+def _name_of(activation: str | bool | None) -> str | None:
+    """Name of an activation that may be given as a flag."""
+    return ("silu" if activation else None) if isinstance(activation, bool) else activation

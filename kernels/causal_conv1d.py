@@ -28,7 +28,7 @@ def causal_conv1d(
     weight,  # [WIDTH, dim], dense channels
     bias,  # [dim] or None
     conv_states,  # [slots, dim, >= WIDTH - 1] or None, in place
-    has_initial_state,  # [N] bool or None: none has
+    has_initial_state,  # [N] i8, 0 or 1, or None: none has
     cache_indices,  # [N] i32/i64 or None: sequence n has slot n
     query_start_loc,  # [N + 1] i32/i64 or None: sequences of num_tokens each
     # outputs
@@ -101,7 +101,7 @@ def causal_conv1d(
                     if has_initial_state is not None:
                         known = tl.load(has_initial_state + n).to(tl.int32) * (WIDTH - 1)
                 b_acc = tl.zeros([BLOCK_S, BLOCK_C], tl.float32) + b_bias[None, :]
-                for tap in tl.static_range(WIDTH):
+                for tap in range(WIDTH):
                     b_rows = load_positions(
                         p_x, p_state, 0, o_s - (WIDTH - 1) + tap, length, known, 0, o_c, m_c,
                         stride_xt, stride_sc, stride_st, WIDTH,
@@ -123,7 +123,7 @@ def causal_conv1d(
                 m = (o_t < row_end - r)[:, None] & m_c[None, :]
                 b_acc = tl.zeros([BLOCK_T, BLOCK_C], tl.float32) + b_bias[None, :]
                 p_rows = p_x + r.to(tl.int64) * stride_xt
-                for tap in tl.static_range(WIDTH):
+                for tap in range(WIDTH):
                     p_tap = p_rows + (o_t - (WIDTH - 1) + tap)[:, None] * stride_xt
                     b_rows = tl.load(p_tap + o_c[None, :], mask=m, other=0.0).to(tl.float32)
                     b_acc = add_tap(b_acc, b_rows, weight, tap, o_c, m_c, stride_wt)

@@ -99,7 +99,7 @@ def causal_conv1d_update(
             for r in range(0, length, BLOCK_T):
                 p_rows = p_x + r.to(tl.int64) * stride_xt
                 b_acc = tl.zeros([BLOCK_T, BLOCK_C], tl.float32) + b_bias[None, :]
-                for tap in tl.static_range(WIDTH):
+                for tap in range(WIDTH):
                     b_rows = load_positions(
                         p_rows, p_state, r, o_t - (WIDTH - 1) + tap, length, WIDTH - 1, column,
                         o_c, m_c, stride_xt, stride_sc, stride_st, WIDTH,

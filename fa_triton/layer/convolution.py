@@ -66,7 +66,7 @@ def convolve(
     if out.numel():
         from fa_triton.kernels.causal_conv1d import causal_conv1d
 
-        states = options.get("conv_states")
+        states, kept = options.get("conv_states"), options.get("has_initial_state")
         form = fn_form(problem, _given(options))
         tiles = -(-problem.dim // _constant(form, "BLOCK_C"))
         parts = _parts(problem, tiles, _constant(form, "BLOCK_T"), x.device)
@@ -82,7 +82,7 @@ def convolve(
             bias=options.get("bias"),
             states=states,
             conv_states=states,
-            has_initial_state=options.get("has_initial_state"),
+            has_initial_state=None if kept is None else kept.view(torch.int8),
             cache_indices=indices,
             query_start_loc=starts,
             stride_index=0 if indices is None else indices.stride(0),

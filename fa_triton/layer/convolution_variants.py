@@ -28,7 +28,7 @@ def fn_constants(dim: int, width: int, *, has_silu: bool) -> dict[str, int | boo
         "WIDTH": width,
         "BLOCK_T": ROWS,
         "BLOCK_C": channel_tile(dim),
-        "BLOCK_S": _power_of_two(width - 1),
+        "BLOCK_S": _state_rows(width - 1),
         "HAS_SILU": has_silu,
     }
 
@@ -41,7 +41,7 @@ def update_constants(
         "WIDTH": width,
         "BLOCK_T": min(UPDATE_ROWS, _power_of_two(longest)),
         "BLOCK_C": channel_tile(dim),
-        "BLOCK_S": _power_of_two(columns),
+        "BLOCK_S": _state_rows(columns),
         "HAS_SILU": has_silu,
     }
 
@@ -89,6 +89,11 @@ def _form(
     )
 
 
+def _state_rows(columns: int) -> int:
+    """Rows of the tile that holds a state; triton-ascend 3.2.0 crashes on some of two rows."""
+    return max(4, _power_of_two(columns))
+
+
 def _power_of_two(size: int) -> int:
-    """Smallest power of two from 2 on that is at least ``size``."""
-    return max(2, 1 << (size - 1).bit_length())
+    """Smallest power of two that is at least ``size``."""
+    return 1 << (size - 1).bit_length()
