@@ -121,16 +121,16 @@ def _attend(
     kv_starts = _starts(options.get("cu_seqlens_kv"), problem.batch_size)
     for b in range(problem.batch_size):
         q_len, kv_len = int(q_lens[b]), int(kv_lens[b])
-        b_q = _sequence(q, problem.layout_q, b, q_starts[b], q_len)
+        b_q = sequence_view(q, problem.layout_q, b, q_starts[b], q_len)
         if problem.is_paged:
             # entries behind the last page of a sequence may be anything
             pages = page_table[b, : -(-kv_len // problem.page_size)]
-            b_k = _paged_sequence(k, problem.layout_kv, pages, kv_len)
-            b_v = _paged_sequence(v, problem.layout_kv, pages, kv_len)
+            b_k = gather_pages(k, problem.layout_kv, pages, kv_len)
+            b_v = gather_pages(v, problem.layout_kv, pages, kv_len)
         else:
-            b_k = _sequence(k, problem.layout_kv, b, kv_starts[b], kv_len)
-            b_v = _sequence(v, problem.layout_kv, b, kv_starts[b], kv_len)
-        b_out = _sequence(out, problem.layout_out, b, q_starts[b], q_len)
+            b_k = sequence_view(k, problem.layout_kv, b, kv_starts[b], kv_len)
+            b_v = sequence_view(v, problem.layout_kv, b, kv_starts[b], kv_len)
+        b_out = sequence_view(out, problem.layout_out, b, q_starts[b], q_len)
         b_lse = lse[:, q_starts[b] :] if problem.layout_q == "TND" else lse[b]
         for rows, r_out, r_lse in _attend_sequence(problem, rounding, b_q, b_k, b_v, sinks, slopes):
             b_out[:, rows] = r_out.to(out_dtype)
@@ -182,10 +182,10 @@ def _attend_sequence(
         distance = i_key[None, :] - (i_row[:, None] + (kv_len - q_len))
         if slopes is not None:
             s = s - slopes.to(s.dtype)[:, None, None] * distance.abs().to(s.dtype)
-        hidden = _hidden(problem, distance)
+        hidden = hidden_by_window(problem, distance)
         if hidden is not None:
             s = s.masked_fill(hidden, -torch.inf)
-        weights, total, lse = _softmax(problem, s, sinks)
+        weights, total, lse = softmax_weights(problem, s, sinks)
         weights = weights.to(rounding.weights).to(rounding.compute)
         weights = weights.reshape(num_heads_kv, problem.group * num_rows, kv_len)
         out = (weights @ v).reshape(num_heads_q, num_rows, head_dim_v)
@@ -194,7 +194,8 @@ def _attend_sequence(
         yield rows, out, lse
 
 
-def _hidden(problem: AttnProblem, distance: torch.Tensor) -> torch.Tensor | None:
+def hidden_by_window(problem: AttnProblem, distance: torch.Tensor) -> torch.Tensor | None:
+    """Which keys, at a distance from the diagonal, window or causality hide; None for no mask."""
     left, right = problem.window
     hidden = None
     if right >= 0:
@@ -205,7 +206,7 @@ def _hidden(problem: AttnProblem, distance: torch.Tensor) -> torch.Tensor | None
     return hidden
 
 
-def _softmax(
+def softmax_weights(
     problem: AttnProblem, s: torch.Tensor, sinks: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Un-normalised weights ``exp(s - max)``, their sum with the sink, and the log-sum-exp."""
@@ -233,7 +234,9 @@ def _starts(cu_seqlens: torch.Tensor | None, batch_size: int) -> list[int]:
     return [0] * batch_size if cu_seqlens is None else cu_seqlens.tolist()
 
 
-def _sequence(tensor: torch.Tensor, layout: str, b: int, start: int, length: int) -> torch.Tensor:
+def sequence_view(
+    tensor: torch.Tensor, layout: str, b: int, start: int, length: int
+) -> torch.Tensor:
     """View ``[N, length, D]`` of one sequence of a dense or packed tensor."""
     if layout == "TND":
         return tensor[start : start + length].transpose(0, 1)
@@ -253,7 +256,7 @@ def _page_table(
     return table.long()
 
 
-def _paged_sequence(
+def gather_pages(
     tensor: torch.Tensor, layout: str, pages: torch.Tensor, length: int
 ) -> torch.Tensor:
     """Gather one sequence ``[N, length, D]`` out of the pages of a cache."""

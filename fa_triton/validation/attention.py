@@ -141,7 +141,7 @@ def validate_flash_attn(
             )
             refuse_gradient(name, per_head)
     if metadata is not None:
-        _check_metadata_tensor(metadata, device)
+        check_metadata_tensor(metadata, device)
 
     seqlen_q = max_q if packed_q else q_extents.tokens
     seqlen_kv = pages.capacity if paged else max_kv if packed_kv else k_extents.tokens
@@ -186,7 +186,7 @@ def validate_flash_attn(
         softmax_scale=scale,
         has_sinks=sinks is not None,
         has_alibi_slopes=alibi_slopes is not None,
-        softcap=_check_softcap(softcap, scale),
+        softcap=check_softcap(softcap, scale),
         return_softmax_lse=as_flag("return_softmax_lse", return_softmax_lse),
         lse_includes_sink=as_flag("lse_includes_sink", lse_includes_sink),
     )
@@ -221,7 +221,8 @@ def _check_known_length(side: Side) -> None:
         )
 
 
-def _check_metadata_tensor(metadata: object, device: torch.device) -> None:
+def check_metadata_tensor(metadata: object, device: torch.device) -> None:
+    """Check the form of a plan; its words stay unread."""
     tensor = check_small_tensor(
         "metadata",
         metadata,
@@ -237,7 +238,9 @@ def _check_metadata_tensor(metadata: object, device: torch.device) -> None:
         )
 
 
-def _check_softcap(softcap: object, softmax_scale: float) -> float:
+def check_softcap(
+    softcap: object, softmax_scale: float, scale_name: str = "softmax_scale"
+) -> float:
     """A cap whose quotient with the scale is a normal number of the kernels' float32."""
     cap = as_float("softcap", softcap)
     if cap and not MIN_SOFTCAP <= cap <= MAX_SOFTCAP:
@@ -246,7 +249,7 @@ def _check_softcap(softcap: object, softmax_scale: float) -> float:
         )
     if cap and abs(2 * softmax_scale / cap) > MAX_FLOAT32:
         raise ValueError(
-            f"`softcap` must not be so small that softmax_scale / softcap overflows float32, "
-            f"got {cap} with softmax_scale={softmax_scale}"
+            f"`softcap` must not be so small that {scale_name} / softcap overflows float32, "
+            f"got {cap} with {scale_name}={softmax_scale}"
         )
     return cap

@@ -45,10 +45,11 @@ def check_mask(
                 )
     if attn_mask is not None:
         _check_template(mode, attn_mask)
-    return Mask(mode, _width(left), _width(right))
+    return Mask(mode, as_width(left), as_width(right))
 
 
-def _width(width: int) -> int:
+def as_width(width: int) -> int:
+    """Return a window's width; one that no sequence reaches is unlimited, -1."""
     return -1 if width >= UNLIMITED_WIDTH else width
 
 

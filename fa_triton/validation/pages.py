@@ -10,6 +10,8 @@ from fa_triton.layout import FRACTAL, Extents, is_paged
 from fa_triton.validation.scalars import as_int
 from fa_triton.validation.tensors import check_small_tensor
 
+MAX_PAGE_SIZE = 1024
+
 
 @dataclass(frozen=True)
 class Pages:
@@ -52,7 +54,7 @@ def check_pages(
         rows_apart=True,
     )
     page_size = k_extents.tokens
-    _check_size("the page size of k", page_size)
+    check_page_multiple("the page size of k", page_size)
     if layout_kv == "PA_NZ":
         for name, head_dim in (("k", k_extents.head_dim), ("v", v_extents.head_dim)):
             if head_dim % FRACTAL:
@@ -73,10 +75,14 @@ def check_page_size(layout_kv: str, page_size: object) -> int:
             f"`page_size` must be None with layout_kv={layout_kv!r} (it belongs to the paged "
             f"layouts PA_*), got {size}"
         )
-    _check_size("`page_size`", size)
+    check_page_multiple("`page_size`", size)
     return size
 
 
-def _check_size(subject: str, size: int) -> None:
-    if not 16 <= size <= 1024 or size % 16:
-        raise ValueError(f"{subject} must be a multiple of 16 from 16 to 1024, got {size}")
+def check_page_multiple(subject: str, size: int, multiple: int = 16) -> None:
+    """Pages hold a multiple of 16 tokens, up to 1024; some caches ask for a larger multiple."""
+    if not multiple <= size <= MAX_PAGE_SIZE or size % multiple:
+        raise ValueError(
+            f"{subject} must be a multiple of {multiple} from {multiple} to {MAX_PAGE_SIZE}, got "
+            f"{size}"
+        )

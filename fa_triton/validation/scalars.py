@@ -6,6 +6,9 @@ import math
 import numbers
 import operator
 from collections.abc import Sequence
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=str)
 
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 MAX_INT32 = 2**31 - 1
@@ -73,10 +76,11 @@ def as_flag(name: str, value: object) -> bool:
     raise TypeError(f"`{name}` must be a bool, got {type(value).__name__}")
 
 
-def one_of(name: str, value: object, allowed: Sequence[str]) -> str:
+def one_of(name: str, value: object, allowed: Sequence[Name]) -> Name:
     """Return ``value``, which must be one of the ``allowed`` names, spelt exactly so."""
     if not isinstance(value, str):
         raise TypeError(f"`{name}` must be a string, got {type(value).__name__}")
-    if value not in allowed:
-        raise ValueError(f"`{name}` must be one of {', '.join(allowed)}, got {value!r}")
-    return value
+    for known in allowed:
+        if value == known:
+            return known
+    raise ValueError(f"`{name}` must be one of {', '.join(allowed)}, got {value!r}")

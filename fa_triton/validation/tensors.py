@@ -138,10 +138,12 @@ def check_forms_agree(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None
         check_device(name, tensor, q.device)
 
 
-def check_head_dim(subject: str, head_dim: int) -> None:
-    """Head dims are multiples of 8 up to 256."""
-    if head_dim < 8 or head_dim > 256 or head_dim % 8:
-        raise ValueError(f"{subject} must be a multiple of 8 from 8 to 256, got {head_dim}")
+def check_head_dim(subject: str, head_dim: int, *, step: int = 8, maximum: int = 256) -> None:
+    """Head dims are multiples of ``step`` up to ``maximum``."""
+    if not step <= head_dim <= maximum or head_dim % step:
+        raise ValueError(
+            f"{subject} must be a multiple of {step} from {step} to {maximum}, got {head_dim}"
+        )
 
 
 def check_heads(subject: str, num_heads_q: int, num_heads_kv: int) -> None:
