@@ -18,7 +18,7 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
 # Folders whose tests run compiled kernels: a fault there must end one test, not the run.
-ISOLATED_FOLDERS = ("native", "flash_attn", "torch_ops", "demo", "kda", "kda_layer")
+ISOLATED_FOLDERS = ("native", "flash_attn", "torch_ops", "demo", "kda", "kda_layer", "incre_flash_attention")
 ISOLATED_THREADS = 2
 
 

@@ -48,7 +48,9 @@ class Paging:
         lens = [len(tokens) for tokens in sequences]
         count = sum(self.pages_of(length) for length in lens) + UNUSED_PAGES
         shape = (count, self.page_size, *sequences[0].shape[1:])
-        pages = torch.full(shape, torch.nan, dtype=sequences[0].dtype)
+        dtype = sequences[0].dtype
+        poison = torch.nan if dtype.is_floating_point else torch.iinfo(dtype).max
+        pages = torch.full(shape, poison, dtype=dtype)
         for tokens, row in zip(sequences, table.tolist(), strict=True):
             for page, part in zip(row, tokens.split(self.page_size), strict=False):
                 if len(part):
