@@ -65,6 +65,17 @@ def test_forms_of_lengths(form: str) -> None:
     assert_same(everything(arguments | {"cu_seqlens": forms[form]}), everything(arguments))
 
 
+def test_lengths_that_change_in_place() -> None:
+    """Tables are kept from batch to batch; the values of a tensor count, not the tensor."""
+    arguments = PACKED.but(lengths=(70, 63)).arguments()
+    first = everything(arguments)
+    arguments["cu_seqlens"][1] = 10
+    second = everything(arguments)
+    fresh = everything(arguments | {"cu_seqlens": [0, 10, 133]})
+    assert_same(second, fresh)
+    assert not torch.equal(first["attn_out"], second["attn_out"])
+
+
 @pytest.mark.parametrize("form", ["flat list", "pairs", "flat tensor", "tensor of pairs"])
 def test_forms_of_chunk_indices(form: str) -> None:
     arguments = PACKED.arguments()

@@ -130,6 +130,27 @@ def test_sequences_that_have_no_state_yet(has_pool: bool) -> None:
     assert torch.equal(got[running], state[running])
 
 
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        ([5, 1, 2, 7], r"`ssm_state_indices\[3\]` must be below 7, .*got 7"),
+        ([5, 1, 5, 0], r"`ssm_state_indices` must name every slot once, got 5"),
+    ],
+)
+def test_slots_are_checked_on_demand(
+    indices: list[int], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FA_TRITON_CHECK_VALUES", "1")
+    arguments = SMALL.arguments()
+    pooled = arguments | {
+        "initial_state": pool_of(arguments["initial_state"]),
+        "ssm_state_indices": torch.tensor(indices),
+        "output_final_state": True,
+    }
+    with pytest.raises(ValueError, match=message):
+        chunk_kda(**pooled)
+
+
 def test_prefill_in_two_calls_through_a_pool() -> None:
     whole = SMALL.but(lengths=(128, 192), has_initial_state=False)
     arguments = whole.arguments()

@@ -1,7 +1,11 @@
-"""``FA_TRITON_CPU=reference``: the same calls without kernels."""
+"""``FA_TRITON_CPU``: the same calls without kernels, and kernels under Triton's interpreter."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +22,24 @@ PACKED = KdaProblem(
 SLOTS = torch.tensor([5, 1, -1, 0], dtype=torch.int32)
 
 
-@pytest.fixture(autouse=True)
+INTERPRETED = """
+from fa_triton import chunk_kda_fwd
+from tests.kda.budget import assert_accurate
+from tests.kda.problems import OUTPUTS, KdaProblem
+
+small = KdaProblem(chunk_size=16, head_dims=(16, 32), lengths=(21, 0, 3), packed=True, l2norm=True)
+for problem in (
+    small.but(layout="TND", gate="softplus"),
+    small.but(layout="BNSD", gate="bounded", chunk_size=128, lengths=(130,), state_v_first=True),
+):
+    arguments = problem.arguments()
+    results = chunk_kda_fwd(**arguments, outputs=OUTPUTS)
+    assert_accurate(results, arguments, has_absolute_limits=False)
+print("done")
+"""
+
+
+@pytest.fixture
 def _reference_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CPU_MODE_VARIABLE, "reference")
     monkeypatch.setattr("fa_triton.launch.Runner._launch", _refuse)
@@ -28,6 +49,7 @@ def _refuse(*_: Any, **__: Any) -> None:
     raise AssertionError("launched")
 
 
+@pytest.mark.usefixtures("_reference_mode")
 @pytest.mark.parametrize(
     "problem", [PACKED, PACKED.but(layout="NTD", gate="given", state_v_first=True, l2norm=True)]
 )
@@ -43,6 +65,7 @@ def test_results_are_the_rounded_oracle(problem: KdaProblem) -> None:
     assert results.initial_state is arguments["initial_state"]
 
 
+@pytest.mark.usefixtures("_reference_mode")
 def test_sums_of_gates() -> None:
     arguments = PACKED.but(gate="given").arguments()
     gk = kda_gate_cumsum(arguments["g"], 64, layout="TND", cu_seqlens=arguments["cu_seqlens"])
@@ -50,6 +73,7 @@ def test_sums_of_gates() -> None:
     assert torch.equal(gk, oracle(arguments).gk.float())
 
 
+@pytest.mark.usefixtures("_reference_mode")
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_pool(masked: bool) -> None:
     arguments = PACKED.arguments()
@@ -75,6 +99,7 @@ def test_a_pool(masked: bool) -> None:
     assert torch.equal(out, exact.attn_out.bfloat16())
 
 
+@pytest.mark.usefixtures("_reference_mode")
 def test_sequences_without_a_state() -> None:
     arguments = PACKED.arguments()
     before = arguments["initial_state"].clone()
@@ -86,3 +111,11 @@ def test_sequences_without_a_state() -> None:
     assert torch.equal(out, exact.attn_out.bfloat16())
     assert torch.equal(state, exact.final_state.float())
     assert torch.equal(arguments["initial_state"], before)
+
+
+def test_the_interpreter_runs_the_same_kernels(repo_root: Path) -> None:
+    environment = os.environ | {CPU_MODE_VARIABLE: "interpreter", "PYTHONPATH": str(repo_root)}
+    process = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True
+    )
+    assert process.stdout == "done\n", process.stderr
