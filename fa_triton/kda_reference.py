@@ -14,26 +14,26 @@ No exponent above 0 is ever evaluated (gates are never positive), so decay of an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 
 from fa_triton.delta_rule.outputs import ChunkKdaOutputs
+from fa_triton.delta_rule.reference_steps import (
+    LN2,
+    PACKED_LAYOUTS,
+    Chunks,
+    DeltaRuleRows,
+    Stored,
+    across_chunks,
+    batch_first,
+    head_major,
+    sequences_of,
+    within_chunks,
+)
 
-LN2 = math.log(2.0)
 DEFAULT_LOWER_BOUND = -5.0
 L2NORM_EPSILON = 1e-6
-
-# Rows of a block, whose decays against one another are taken pair by pair.
-PAIR_ROWS = 16
-# Decays of pairs of rows, all heads of a group of chunks.
-PAIR_BYTES = 32 * 2**20
-
-_HEAD_SECOND = ("BNSD", "NTD")
-_PACKED = ("TND", "NTD")
 
 
 def kda_gate_reference(
@@ -96,7 +96,7 @@ def kda_gate_cumsum_reference(
         ``[B, HV, T, K]``, without B for packed layouts, in ``compute_dtype``; log2.
     """
     a = kda_gate_reference(
-        _batch_first(g, layout),
+        batch_first(g, layout),
         A_log=A_log,
         dt_bias=dt_bias,
         use_gate_in_kernel=use_gate_in_kernel,
@@ -105,9 +105,9 @@ def kda_gate_cumsum_reference(
         compute_dtype=compute_dtype,
     )
     batch, tokens = a.shape[:2]
-    chunks = _Chunks.of(batch, tokens, chunk_size, cu_seqlens, a.device)
+    chunks = Chunks.of(batch, tokens, chunk_size, cu_seqlens, a.device)
     gk = chunks.cut(a).cumsum(2) / LN2
-    return _head_major(chunks, gk, batch, layout)
+    return head_major(chunks, gk, batch, layout)
 
 
 def kda_recurrent_reference(
@@ -162,7 +162,7 @@ def kda_recurrent_reference(
 
     Notes: Reads ``cu_seqlens`` on the host.
     """
-    inputs = _Inputs.of(
+    rows = _read_inputs(
         q,
         k,
         v,
@@ -179,12 +179,12 @@ def kda_recurrent_reference(
         allow_neg_eigval=allow_neg_eigval,
         compute_dtype=torch.float64,
     )
-    batch, tokens, num_heads, head_dim_v = inputs.v.shape
-    starts, lengths = _sequences(batch, tokens, cu_seqlens)
-    group = num_heads // inputs.q.shape[2]
-    all_q, all_k = (x.flatten(0, 1).repeat_interleave(group, 1) for x in (inputs.q, inputs.k))
-    all_v, keep, all_beta = (x.flatten(0, 1) for x in (inputs.v, inputs.a.exp(), inputs.beta))
-    state = _states(inputs, len(lengths), initial_state, state_v_first)
+    batch, tokens, num_heads, head_dim_v = rows.v.shape
+    starts, lengths = sequences_of(batch, tokens, cu_seqlens)
+    group = num_heads // rows.q.shape[2]
+    all_q, all_k = (x.flatten(0, 1).repeat_interleave(group, 1) for x in (rows.q, rows.k))
+    all_v, keep, all_beta = (x.flatten(0, 1) for x in (rows.v, rows.a.exp(), rows.beta))
+    state = _states(rows, len(lengths), initial_state, state_v_first)
     out = torch.zeros_like(all_v)
     for step in range(max(lengths, default=0)):
         running = torch.tensor([n for n, length in enumerate(lengths) if length > step])
@@ -198,7 +198,7 @@ def kda_recurrent_reference(
     out = out.reshape(batch, tokens, num_heads, head_dim_v)
     if state_v_first:
         state = state.mT.contiguous()
-    return (out[0] if layout in _PACKED else out).to(q.device), state.to(q.device)
+    return (out[0] if layout in PACKED_LAYOUTS else out).to(q.device), state.to(q.device)
 
 
 def chunk_kda_reference(
@@ -277,7 +277,7 @@ def chunk_kda_reference(
         disable_recompute=disable_recompute,
         return_intermediate_states=return_intermediate_states,
     )
-    inputs = _Inputs.of(
+    rows = _read_inputs(
         q,
         k,
         v,
@@ -294,12 +294,12 @@ def chunk_kda_reference(
         allow_neg_eigval=allow_neg_eigval,
         compute_dtype=compute_dtype,
     )
-    batch, tokens = inputs.q.shape[:2]
-    chunks = _Chunks.of(batch, tokens, chunk_size, cu_seqlens, inputs.q.device)
-    stored = _Stored(emulate, compute_dtype)
-    parts = _within_chunks(inputs, chunks, scale, stored)
-    state = _states(inputs, chunks.num_sequences, initial_state, state_v_first)
-    h, v_new = _across_chunks(parts, chunks, state, stored)
+    batch, tokens = rows.q.shape[:2]
+    chunks = Chunks.of(batch, tokens, chunk_size, cu_seqlens, rows.q.device)
+    stored = Stored(emulate, compute_dtype)
+    parts = within_chunks(rows, chunks, scale, stored)
+    state = _states(rows, chunks.num_sequences, initial_state, state_v_first)
+    h, v_new = across_chunks(parts, chunks, state, stored)
     out = scale * (parts["qg"] @ h) + parts["Aqk"] @ v_new
 
     out_dtype = q.dtype if out_dtype is None else out_dtype
@@ -310,26 +310,18 @@ def chunk_kda_reference(
         "final_state": state.mT if state_v_first else state,
         "h": h.mT if state_v_first else h,
     }
-    if layout in _PACKED:
+    if layout in PACKED_LAYOUTS:
         results["h"] = results["h"][0]
     for name, padded in (*parts.items(), ("v_new", v_new)):
         if name in wanted:
-            results[name] = _head_major(chunks, padded, batch, layout)
+            results[name] = head_major(chunks, padded, batch, layout)
     attn_out = chunks.join(out, batch)
-    results["attn_out"] = attn_out[0] if layout in _PACKED else attn_out
+    results["attn_out"] = attn_out[0] if layout in PACKED_LAYOUTS else attn_out
     for name, result in results.items():
         dtype = exact if name in ("gk", "final_state") else out_dtype
         results[name] = result.to(q.device, dtype).contiguous()
-    return ChunkKdaOutputs(
-        **{
-            name: initial_state
-            if name == "initial_state"
-            else results[name]
-            if name in wanted
-            else None
-            for name in ChunkKdaOutputs._fields
-        }
-    )
+    names = sorted(wanted - {"initial_state"})
+    return ChunkKdaOutputs.of(names, (results[name] for name in names), initial_state)
 
 
 def _wanted(
@@ -354,255 +346,56 @@ def _wanted(
     return wanted
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """What the delta rule reads, ``[B, T, heads, D]`` and beta ``[B, T, HV]``."""
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    a: torch.Tensor
-    beta: torch.Tensor
-
-    @classmethod
-    def of(
-        cls,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        g: torch.Tensor,
-        beta: torch.Tensor,
-        *,
-        layout: str,
-        A_log: torch.Tensor | None,
-        dt_bias: torch.Tensor | None,
-        use_gate_in_kernel: bool,
-        safe_gate: bool,
-        lower_bound: float | None,
-        use_qk_l2norm_in_kernel: bool,
-        use_beta_sigmoid_in_kernel: bool,
-        allow_neg_eigval: bool,
-        compute_dtype: torch.dtype,
-    ) -> _Inputs:
-        # An NPU has no float64.
-        device = q.device if q.device.type in ("cpu", "cuda") else torch.device("cpu")
-        read = [_batch_first(x, layout).to(device, compute_dtype) for x in (q, k, v, beta)]
-        f_q, f_k, f_v, f_beta = read
-        if use_qk_l2norm_in_kernel:
-            f_q, f_k = _normalised(f_q), _normalised(f_k)
-        if use_beta_sigmoid_in_kernel:
-            f_beta = torch.sigmoid(f_beta)
-            if allow_neg_eigval:
-                f_beta = 2 * f_beta
-        a = kda_gate_reference(
-            _batch_first(g, layout).to(device),
-            A_log=None if A_log is None else A_log.to(device),
-            dt_bias=None if dt_bias is None else dt_bias.to(device),
-            use_gate_in_kernel=use_gate_in_kernel,
-            safe_gate=safe_gate,
-            lower_bound=lower_bound,
-            compute_dtype=compute_dtype,
-        )
-        return cls(f_q, f_k, f_v, a, f_beta)
+def _read_inputs(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    *,
+    layout: str,
+    A_log: torch.Tensor | None,
+    dt_bias: torch.Tensor | None,
+    use_gate_in_kernel: bool,
+    safe_gate: bool,
+    lower_bound: float | None,
+    use_qk_l2norm_in_kernel: bool,
+    use_beta_sigmoid_in_kernel: bool,
+    allow_neg_eigval: bool,
+    compute_dtype: torch.dtype,
+) -> DeltaRuleRows:
+    # An NPU has no float64.
+    device = q.device if q.device.type in ("cpu", "cuda") else torch.device("cpu")
+    read = [batch_first(x, layout).to(device, compute_dtype) for x in (q, k, v, beta)]
+    f_q, f_k, f_v, f_beta = read
+    if use_qk_l2norm_in_kernel:
+        f_q, f_k = _normalised(f_q), _normalised(f_k)
+    if use_beta_sigmoid_in_kernel:
+        f_beta = torch.sigmoid(f_beta)
+        if allow_neg_eigval:
+            f_beta = 2 * f_beta
+    a = kda_gate_reference(
+        batch_first(g, layout).to(device),
+        A_log=None if A_log is None else A_log.to(device),
+        dt_bias=None if dt_bias is None else dt_bias.to(device),
+        use_gate_in_kernel=use_gate_in_kernel,
+        safe_gate=safe_gate,
+        lower_bound=lower_bound,
+        compute_dtype=compute_dtype,
+    )
+    return DeltaRuleRows(f_q, f_k, f_v, a, f_beta)
 
 
 def _normalised(x: torch.Tensor) -> torch.Tensor:
     return x / (x.square().sum(-1, keepdim=True) + L2NORM_EPSILON).sqrt()
 
 
-def _batch_first(x: torch.Tensor, layout: str) -> torch.Tensor:
-    """View ``[B, T, heads, ...]`` of a tensor in ``layout``."""
-    if layout in _PACKED:
-        x = x[None]
-    return x.transpose(1, 2) if layout in _HEAD_SECOND else x
-
-
-def _sequences(
-    batch: int, tokens: int, cu_seqlens: torch.Tensor | Sequence[int] | None
-) -> tuple[list[int], list[int]]:
-    """First token of every sequence among all ``B * T`` tokens, and lengths."""
-    if cu_seqlens is None:
-        return [b * tokens for b in range(batch)], [tokens] * batch
-    bounds = cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else list(cu_seqlens)
-    return bounds[:-1], [end - start for start, end in pairwise(bounds)]
-
-
 def _states(
-    inputs: _Inputs, num_sequences: int, initial_state: torch.Tensor | None, v_first: bool
+    rows: DeltaRuleRows, num_sequences: int, initial_state: torch.Tensor | None, v_first: bool
 ) -> torch.Tensor:
     """Own copy ``[N, HV, K, V]`` of the initial states."""
-    num_heads, head_dim_v = inputs.v.shape[2:]
+    num_heads, head_dim_v = rows.v.shape[2:]
     if initial_state is None:
-        return inputs.q.new_zeros(num_sequences, num_heads, inputs.q.shape[-1], head_dim_v)
-    state = initial_state.to(inputs.q.device, inputs.q.dtype, copy=True)
+        return rows.q.new_zeros(num_sequences, num_heads, rows.q.shape[-1], head_dim_v)
+    state = initial_state.to(rows.q.device, rows.q.dtype, copy=True)
     return state.mT.contiguous() if v_first else state
-
-
-@dataclass(frozen=True)
-class _Chunks:
-    """Which tokens, counted through all batch entries, are in which chunk.
-
-    Attributes:
-        token: ``[Nc, C]``, 0 behind the end of a sequence.
-        is_token: ``[Nc, C]``, whether the place holds a token.
-        first_chunk: First chunk of each sequence ``[N]``.
-        num_chunks: Chunks of each sequence ``[N]``; an empty one has none.
-    """
-
-    token: torch.Tensor
-    is_token: torch.Tensor
-    first_chunk: torch.Tensor
-    num_chunks: torch.Tensor
-
-    @classmethod
-    def of(
-        cls,
-        batch: int,
-        tokens: int,
-        chunk_size: int,
-        cu_seqlens: torch.Tensor | Sequence[int] | None,
-        device: torch.device,
-    ) -> _Chunks:
-        starts, lengths = (
-            torch.tensor(x, dtype=torch.int64, device=device)
-            for x in _sequences(batch, tokens, cu_seqlens)
-        )
-        num_chunks = (lengths + chunk_size - 1) // chunk_size
-        first_chunk = num_chunks.cumsum(0) - num_chunks
-        i_n = torch.arange(len(starts), device=device).repeat_interleave(num_chunks)
-        i_local = torch.arange(len(i_n), device=device) - first_chunk[i_n]
-        place = i_local[:, None] * chunk_size + torch.arange(chunk_size, device=device)
-        is_token = place < lengths[i_n][:, None]
-        token = torch.where(is_token, starts[i_n][:, None] + place, 0)
-        return cls(token, is_token, first_chunk, num_chunks)
-
-    @property
-    def num_sequences(self) -> int:
-        return len(self.num_chunks)
-
-    def cut(self, x: torch.Tensor, which: slice = slice(None)) -> torch.Tensor:
-        """Chunks ``[n, heads, C, ...]`` of ``[B, T, heads, ...]``, 0 behind the end."""
-        token, is_token = self.token[which], self.is_token[which]
-        x = x.flatten(0, 1)
-        cut = x.new_zeros(*token.shape, *x.shape[1:])
-        cut[is_token] = x[token[is_token]]
-        return cut.transpose(1, 2)
-
-    def join(self, padded: torch.Tensor, batch: int) -> torch.Tensor:
-        """``[B, T, heads, ...]`` of chunks ``[Nc, heads, C, ...]``."""
-        # Sequences follow one another without gaps, so these are all tokens in their order.
-        joined = padded.transpose(1, 2)[self.is_token]
-        return joined.reshape(batch, len(joined) // batch, *joined.shape[1:])
-
-
-def _head_major(chunks: _Chunks, padded: torch.Tensor, batch: int, layout: str) -> torch.Tensor:
-    """``[B, heads, T, ...]`` of chunks, without B for packed layouts."""
-    joined = chunks.join(padded, batch).transpose(1, 2).contiguous()
-    return joined[0] if layout in _PACKED else joined
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """What a tensor is after it was stored by one step and read by the next."""
-
-    dtype: torch.dtype | None
-    compute: torch.dtype
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return x if self.dtype is None else x.to(self.dtype).to(self.compute)
-
-    def gate(self, gk: torch.Tensor) -> torch.Tensor:
-        return gk if self.dtype is None else gk.float().to(self.compute)
-
-
-def _within_chunks(
-    inputs: _Inputs, chunks: _Chunks, scale: float, stored: _Stored
-) -> dict[str, torch.Tensor]:
-    """Everything that needs no state: ``[Nc, HV, C, ...]`` by name."""
-    num_chunks, chunk_size = chunks.token.shape
-    num_heads, head_dim = inputs.a.shape[2:]
-    pair_rows = min(PAIR_ROWS, chunk_size)
-    bytes_per_chunk = num_heads * pair_rows**2 * head_dim * inputs.a.element_size()
-    step = max(1, PAIR_BYTES // bytes_per_chunk)
-    groups = [
-        _within_group(inputs, chunks, slice(i, i + step), scale, stored)
-        for i in range(0, max(num_chunks, 1), step)
-    ]
-    return {name: torch.cat([group[name] for group in groups]) for name in groups[0]}
-
-
-def _within_group(
-    inputs: _Inputs, chunks: _Chunks, which: slice, scale: float, stored: _Stored
-) -> dict[str, torch.Tensor]:
-    group = inputs.v.shape[2] // inputs.q.shape[2]
-    q, k = (chunks.cut(x, which).repeat_interleave(group, 1) for x in (inputs.q, inputs.k))
-    v = chunks.cut(inputs.v, which)
-    beta = chunks.cut(inputs.beta, which)[..., None]
-    # Places behind the end keep the sum of the last token.
-    gk = stored.gate(chunks.cut(inputs.a, which).cumsum(2) / LN2)
-    Aqk, Lkk = _decayed_scores(q, k, gk)
-    Aqk = stored(scale * Aqk)
-    eye = torch.eye(gk.shape[2], dtype=gk.dtype, device=gk.device)
-    Lkk = beta * Lkk.tril(-1) + eye
-    Akk = torch.linalg.solve_triangular(Lkk, eye.expand_as(Lkk), upper=False, unitriangular=True)
-    Akk = stored(Akk.masked_fill(~chunks.is_token[which][:, None, :, None], 0))
-    decay = torch.exp2(gk)
-    return {
-        "gk": gk,
-        "Aqk": Aqk,
-        "Akk": Akk,
-        "w": stored(Akk @ stored(beta * k * decay)),
-        "u": stored(Akk @ stored(beta * v)),
-        "qg": stored(q * decay),
-        "kg": stored(k * torch.exp2(gk[:, :, -1:] - gk)),
-    }
-
-
-def _decayed_scores(
-    q: torch.Tensor, k: torch.Tensor, gk: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """``sum_k q_ik k_jk 2^(gk_ik - gk_jk)`` for i >= j, else 0, and the same with k for q.
-
-    Rows of one block meet pair by pair. A block meets earlier rows as a matrix product, each side
-    decayed up to the first row of the block, which lies between them.
-    """
-    chunk_size = gk.shape[2]
-    scores_q = gk.new_zeros(*gk.shape[:3], chunk_size)
-    scores_k = torch.zeros_like(scores_q)
-    for start in range(0, chunk_size, PAIR_ROWS):
-        rows, earlier = slice(start, min(start + PAIR_ROWS, chunk_size)), slice(0, start)
-        b_gk = gk[:, :, rows]
-        b_q, b_k = q[:, :, rows], k[:, :, rows]
-        num_rows = b_gk.shape[2]
-        later = torch.ones(num_rows, num_rows, dtype=torch.bool, device=gk.device).triu(1)
-        exponent = b_gk[:, :, :, None] - b_gk[:, :, None]
-        exponent.masked_fill_(later[..., None], -torch.inf)
-        pair = exponent.exp2_().mul_(b_k[:, :, None])
-        scores_q[:, :, rows, rows] = (pair @ b_q[..., None])[..., 0]
-        scores_k[:, :, rows, rows] = (pair @ b_k[..., None])[..., 0]
-        if start == 0:
-            continue
-        between = gk[:, :, start : start + 1]
-        down = torch.exp2(b_gk - between)
-        up = (k[:, :, earlier] * torch.exp2(between - gk[:, :, earlier])).mT
-        scores_q[:, :, rows, earlier] = (b_q * down) @ up
-        scores_k[:, :, rows, earlier] = (b_k * down) @ up
-    return scores_q, scores_k
-
-
-def _across_chunks(
-    parts: dict[str, torch.Tensor], chunks: _Chunks, state: torch.Tensor, stored: _Stored
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """State before each chunk and v_new, ``[Nc, HV, ...]``; ``state`` becomes the last one."""
-    h = state.new_zeros(len(chunks.token), *state.shape[1:])
-    v_new = torch.zeros_like(parts["u"])
-    last = torch.exp2(parts["gk"][:, :, -1])[..., None]
-    longest = int(chunks.num_chunks.max()) if chunks.num_sequences else 0
-    for step in range(longest):
-        running = (chunks.num_chunks > step).nonzero()[:, 0]
-        i_c = chunks.first_chunk[running] + step
-        s = state[running]
-        h[i_c] = stored(s)
-        v_new[i_c] = stored(parts["u"][i_c] - parts["w"][i_c] @ h[i_c])
-        state[running] = last[i_c] * s + parts["kg"][i_c].mT @ v_new[i_c]
-    return h, v_new
