@@ -37,6 +37,44 @@ def test_a_gate_that_forgets_everything_in_the_middle_of_a_chunk(gate: str) -> N
     assert_accurate(chunk_kda_fwd(**arguments, outputs=OUTPUTS), arguments)
 
 
+def test_a_bounded_gate_that_is_not_bounded_stays_finite() -> None:
+    """A broken promise costs digits between near tokens, never a NaN or infinity."""
+    arguments = SMALL.but(gate="given", strength=200.0).arguments()
+    results = chunk_kda_fwd(**arguments, safe_gate=True, outputs=OUTPUTS)
+    for name in OUTPUTS:
+        assert torch.isfinite(getattr(results, name)).all(), name
+
+
+@pytest.mark.parametrize("l2norm", [False, True])
+@pytest.mark.parametrize("gate", ["bounded", "softplus"])
+def test_rows_of_zeros(gate: str, l2norm: bool) -> None:
+    arguments = SMALL.but(gate=gate, l2norm=l2norm).arguments()
+    arguments["q"][:, 3:40] = 0
+    arguments["k"][:, 20:70] = 0
+    arguments["v"][:, 60:100] = 0
+    results = chunk_kda_fwd(**arguments, outputs=OUTPUTS)
+    assert_accurate(results, arguments, has_absolute_limits=False)
+    assert results.kg is not None
+    assert not results.kg[:, :, 20:70].count_nonzero()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_norms_of_rows_far_from_one(dtype: torch.dtype) -> None:
+    arguments = SMALL.but(l2norm=True, dtype=dtype).arguments()
+    for name, size in (("q", 300.0), ("k", 1e-2)):
+        arguments[name] *= size
+    results = chunk_kda_fwd(**arguments, outputs=OUTPUTS)
+    assert_accurate(results, arguments, has_absolute_limits=False)
+
+
+def test_raw_betas_of_any_size() -> None:
+    arguments = SMALL.but(raw_beta=True, allow_neg_eigval=True).arguments()
+    values = torch.tensor([0.0, -200.0, 200.0, -1e30, 1e30, 20.0, -20.0, 88.0, -104.0])
+    arguments["beta"][:, : len(values)] = values[:, None]
+    results = chunk_kda_fwd(**arguments, outputs=OUTPUTS)
+    assert_accurate(results, arguments, has_absolute_limits=False)
+
+
 def test_no_decay_at_all() -> None:
     arguments = SMALL.but(gate="given").arguments()
     arguments["g"].zero_()
