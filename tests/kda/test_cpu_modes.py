@@ -113,6 +113,7 @@ def test_sequences_without_a_state() -> None:
     assert torch.equal(arguments["initial_state"], before)
 
 
+@pytest.mark.slow
 def test_the_interpreter_runs_the_same_kernels(repo_root: Path) -> None:
     environment = os.environ | {CPU_MODE_VARIABLE: "interpreter", "PYTHONPATH": str(repo_root)}
     process = subprocess.run(
