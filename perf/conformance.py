@@ -19,14 +19,8 @@ from rich.progress import track
 from fa_triton.cases.case import RuleCase
 from fa_triton.cases.files import read_cases
 from fa_triton.cases.report import row
-from fa_triton.cases.run import (
-    ACCEPTED,
-    NOT_APPLICABLE,
-    PLAN,
-    REFUSED,
-    CaseResult,
-    run_case,
-)
+from fa_triton.cases.result import ACCEPTED, NOT_APPLICABLE, PLAN, REFUSED, CaseResult
+from fa_triton.cases.run import run_case
 from fa_triton.cases.work import MAX_GFLOP
 from perf.environment import ROOT, provenance
 

@@ -19,6 +19,7 @@ class Ours(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         error: The exception that refuses the case.
         says: Parts of its message.
         accepted: Why the case is taken although the file expects a refusal.
+        refused: Why the case is refused although the file expects it to be taken.
         not_applicable: Why nothing in this library corresponds to the case.
         note: Why there are changes.
     """
@@ -27,6 +28,7 @@ class Ours(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     error: ErrorName | None = None
     says: tuple[str, ...] = ()
     accepted: str = ""
+    refused: str = ""
     not_applicable: str = ""
     note: str = ""
 
@@ -172,6 +174,3 @@ class RuleCase(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """Name the rule."""
         return self.annotation or f"{self.cells.get('layout_q')} {self.cells.get('q_dtype')}"
-
-
-Case = AttentionCase | RuleCase

@@ -7,12 +7,16 @@ import difflib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from fa_triton.cases.case import AttentionCase, Case, Ours, RuleCase
+from fa_triton.cases.case import AttentionCase, Ours, RuleCase
+from fa_triton.cases.incre_case import IncreCase
 from fa_triton.cases.rule_call import check_columns
+
+Case = AttentionCase | RuleCase | IncreCase
+CaseT = TypeVar("CaseT", AttentionCase, RuleCase, IncreCase)
 
 _SUGGESTIONS = 5
 # Columns that only rule rows have.
@@ -61,7 +65,7 @@ def parse_case(row: Any, group: str = "", default_id: str = "case") -> Case:
         if not _RULE_MARKS.isdisjoint(row):
             return _rule(row, name, group, ours)
         fields = row | {"id": name, "group": group, "ours": ours}
-        return msgspec.convert(fields, AttentionCase)
+        return msgspec.convert(fields, IncreCase if "operator" in row else AttentionCase)
     except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"case {name}: {error}") from error
 
@@ -82,7 +86,7 @@ def select_cases(cases: Sequence[Case], ids: Iterable[str]) -> list[Case]:
     return [case for case in cases if case.id in wanted or case.group in wanted]
 
 
-def with_changes(case: Case) -> Case:
+def with_changes(case: CaseT) -> CaseT:
     """Return the case with our changes applied.
 
     Raises:
@@ -95,7 +99,7 @@ def with_changes(case: Case) -> Case:
         check_columns(changes)
         return msgspec.structs.replace(case, cells=case.cells | changes)
     fields = msgspec.to_builtins(case, builtin_types=(Ours,)) | changes
-    return msgspec.convert(fields, AttentionCase)
+    return msgspec.convert(fields, type(case))
 
 
 def _rule(row: dict[str, Any], name: str, group: str, ours: Ours) -> RuleCase:

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from typing_extensions import Self
 
-from fa_triton.cases.run import CaseResult
+from fa_triton.cases.result import CaseResult
 
 COLUMNS: tuple[str, ...] = (
     "id",

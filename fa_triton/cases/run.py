@@ -11,11 +11,21 @@ import torch
 
 from fa_triton.cases.attention_call import describe_attention
 from fa_triton.cases.call import CaseCall
-from fa_triton.cases.case import AttentionCase, Case, RuleCase
+from fa_triton.cases.case import AttentionCase, RuleCase
 from fa_triton.cases.coverage import check_coverage
-from fa_triton.cases.files import with_changes
+from fa_triton.cases.files import Case, with_changes
+from fa_triton.cases.incre_case import IncreCase
+from fa_triton.cases.incre_run import run_incre_case
 from fa_triton.cases.judge import Judgement, judge
 from fa_triton.cases.planning import plan_case
+from fa_triton.cases.result import (
+    ACCEPTED,
+    NOT_APPLICABLE,
+    PLAN,
+    REFUSED,
+    CaseResult,
+    refusal_faults,
+)
 from fa_triton.cases.rule_call import describe_rule, with_lengths
 from fa_triton.cases.tensors import make_arguments, meta_arguments
 from fa_triton.cases.work import MAX_GFLOP, attention_flops, visible_pairs
@@ -24,36 +34,6 @@ from fa_triton.flash_attention import flash_attn
 from fa_triton.problem import AttnProblem
 from fa_triton.targets import A2
 from fa_triton.validation import check_lengths_on_host, resolve_lengths, validate_flash_attn
-
-PLAN = "plan"
-REFUSED = "refused"
-ACCEPTED = "accepted"
-NOT_APPLICABLE = "not applicable"
-
-
-@dataclass(frozen=True)
-class CaseResult:
-    """What became of a case.
-
-    Attributes:
-        case: The case.
-        path: How far it went: ``native`` or another word for the device that computed it, ``plan``
-            (validated, planned, shapes compared), ``refused``, ``accepted`` (the file expects a
-            refusal), ``not applicable``.
-        passed: Whether that is what it should be.
-        gflop: Floating-point operations of the call, in 1e9; None where it was refused.
-        judgement: Errors, where it was computed.
-        detail: Why it failed, the message of a refusal, or a remark.
-        seconds: How long it took.
-    """
-
-    case: Case
-    path: str
-    passed: bool
-    gflop: float | None = None
-    judgement: Judgement | None = None
-    detail: str = ""
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +67,8 @@ def run_case(case: Case, device: torch.device, max_gflop: float = MAX_GFLOP) -> 
     begin = time.perf_counter()
     if case.ours.not_applicable:
         result = CaseResult(case, NOT_APPLICABLE, True, detail=case.ours.not_applicable)
+    elif isinstance(case, IncreCase):
+        result = run_incre_case(case, device, max_gflop)
     elif isinstance(case, RuleCase) and not (case.succeeds or case.ours.accepted):
         result = _refuse(case)
     else:
@@ -94,16 +76,15 @@ def run_case(case: Case, device: torch.device, max_gflop: float = MAX_GFLOP) -> 
     return replace(result, seconds=time.perf_counter() - begin)
 
 
-def describe(case: Case) -> CaseCall:
+def describe(case: AttentionCase | RuleCase) -> CaseCall:
     """Describe the call of a case, with our changes.
 
     Raises:
         ValueError: The case does not describe a call.
     """
-    changed = with_changes(case)
-    if isinstance(changed, AttentionCase):
-        return describe_attention(changed)
-    return describe_rule(changed)
+    if isinstance(case, AttentionCase):
+        return describe_attention(with_changes(case))
+    return describe_rule(with_changes(case))
 
 
 def refusal(call: CaseCall) -> Exception | None:
@@ -129,16 +110,12 @@ def _refuse(case: RuleCase) -> CaseResult:
         return CaseResult(case, REFUSED, False, detail=f"unreadable: {error}")
     if changed is None or raw is None:
         return CaseResult(case, ACCEPTED, False, detail="must be refused, got accepted")
-    ours = case.ours
-    wrong = []
-    if ours.error is not None and type(changed).__name__ != ours.error:
-        wrong.append(f"must be refused by {ours.error}")
-    wrong += [f"the message must say {part!r}" for part in ours.says if part not in str(changed)]
+    wrong = refusal_faults(case.ours, changed)
     told = f"{type(changed).__name__}: {changed}"
     return CaseResult(case, REFUSED, not wrong, detail="; ".join((*wrong, told)))
 
 
-def prepare(case: Case) -> PreparedCase:
+def prepare(case: AttentionCase | RuleCase) -> PreparedCase:
     """Describe, validate and count a case without memory for its tensors.
 
     Raises:
@@ -154,7 +131,7 @@ def prepare(case: Case) -> PreparedCase:
     return PreparedCase(call, problem, lengths, flops / 1e9)
 
 
-def _take(case: Case, device: torch.device, max_gflop: float) -> CaseResult:
+def _take(case: AttentionCase | RuleCase, device: torch.device, max_gflop: float) -> CaseResult:
     """A case that must be taken: computed, or planned where computing takes too long."""
     path = ACCEPTED if case.ours.accepted else PLAN
     remark = case.ours.accepted or case.ours.note

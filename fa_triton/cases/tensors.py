@@ -27,7 +27,7 @@ def make_arguments(call: CaseCall, device: torch.device, seed: int = SEED) -> di
     generator = torch.Generator().manual_seed(seed)
     arguments: dict[str, Any] = dict(call.options)
     for name, operand in (("q", call.q), ("k", call.k), ("v", call.v)):
-        arguments[name] = _random(operand, generator, device)
+        arguments[name] = random_operand(operand, generator, device)
     for name, tensor in call.small.items():
         if name != "metadata":
             arguments[name] = _small(name, tensor, generator).to(device)
@@ -60,7 +60,10 @@ def _cut(tensor: torch.Tensor, operand: Operand) -> torch.Tensor:
     return tensor
 
 
-def _random(operand: Operand, generator: torch.Generator, device: torch.device) -> torch.Tensor:
+def random_operand(
+    operand: Operand, generator: torch.Generator, device: torch.device
+) -> torch.Tensor:
+    """Draw an operand: uniform in its range, or normal."""
     values = torch.empty(operand.shape, dtype=operand.dtype)
     for chunk in values.view(-1).split(_CHUNK):
         if operand.value_range is None:

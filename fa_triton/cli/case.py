@@ -19,7 +19,7 @@ from fa_triton.cases.work import MAX_GFLOP
 if TYPE_CHECKING:
     import torch
 
-    from fa_triton.cases.run import CaseResult
+    from fa_triton.cases.result import CaseResult
 
 _SOME_FAILED = 1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_triton.cases.run import CaseResult
+from fa_triton.cases.result import CaseResult
 from fa_triton.cases.work import MAX_GFLOP
 from perf.conformance import page
 from tests.cases.library import ATTENTION, CASES

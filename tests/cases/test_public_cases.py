@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fa_triton.cases.case import AttentionCase, Case
-from fa_triton.cases.run import PLAN, prepare, run_case
+from fa_triton.cases.case import AttentionCase, RuleCase
+from fa_triton.cases.result import PLAN
+from fa_triton.cases.run import prepare, run_case
 from fa_triton.cases.work import MAX_GFLOP
 from tests.cases.library import ATTENTION, RULES
 
@@ -21,7 +22,7 @@ TEST_ELEMENTS = 2**24
 FUNCTIONAL = ("strided", "infer")
 
 
-def is_computed(case: Case) -> bool:
+def is_computed(case: AttentionCase | RuleCase) -> bool:
     prepared = prepare(case)
     if case.group in FUNCTIONAL:
         return prepared.gflop <= MAX_GFLOP
@@ -53,7 +54,7 @@ def test_planned(case: AttentionCase) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("nan_filled_memory")
 @pytest.mark.parametrize("case", COMPUTED, ids=lambda case: case.id)
-def test_computed(case: Case) -> None:
+def test_computed(case: AttentionCase | RuleCase) -> None:
     result = run_case(case, CPU)
     assert result.passed, result.detail
     assert result.path == "native"

@@ -7,7 +7,8 @@ import torch
 
 from fa_triton.cases.case import RuleCase
 from fa_triton.cases.files import parse_case
-from fa_triton.cases.run import ACCEPTED, NOT_APPLICABLE, PLAN, REFUSED, describe, refusal, run_case
+from fa_triton.cases.result import ACCEPTED, NOT_APPLICABLE, PLAN, REFUSED
+from fa_triton.cases.run import describe, refusal, run_case
 from tests.cases.library import RULES
 
 CPU = torch.device("cpu")
