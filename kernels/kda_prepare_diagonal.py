@@ -1,10 +1,13 @@
 """Phase 2 of ``chunk_kda_fwd``, Prepare, diagonal: exact diagonal blocks for unbounded gates.
 
 The decay ``2^(gk_i - gk_j)`` of i > j is taken apart at a row s with j < s <= i, so that neither
-factor has a positive exponent: halves of the block meet at its middle row, halves of a half at
+factor has a positive exponent: halves of a block meet at its middle row, halves of a half at
 theirs, down to neighbours. Each level is one product of ``q f`` and one of ``k f`` with ``k f``,
-``f = 2^-|gk - gk_s|``, of which the quadrants of that level count. One task is one block of one
-chunk and value head; ``kda_prepare_scores`` has left it zero.
+``f = 2^-|gk - gk_s|``, of which the quadrants of that level count. The differences to the middle
+rows come from a product as well, with a matrix of one 1 and one -1 per row: rows chosen by address
+would be copied one by one, and broadcast ones overflow the unified buffer.
+
+One task is one block of one chunk and value head; ``kda_prepare_scores`` has left it zero.
 """
 
 import triton
@@ -13,46 +16,14 @@ import triton.language as tl
 from ._chunks import chunk_place, head_major_row, token_base
 from ._kda_gate import activate_beta
 
+# halvings of a block of 16 rows
+LEVELS = tl.constexpr(4)
+
 # scalars whose value changes from call to call without a better kernel for it
 _PLAIN_SCALARS = (
     "num_tasks num_tokens num_heads num_v_heads scale beta_scale stride_qb stride_qh stride_kb "
     "stride_kh stride_bb stride_bh stride_bt"
 ).split()
-
-
-@triton.jit
-def _level(
-    b_qk,
-    b_kk,
-    b_q,
-    b_k,
-    b_gk,
-    p_gk,
-    o_k,
-    m_k,
-    rows,
-    K: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    HALF: tl.constexpr,
-):
-    """Add the quadrants below the diagonal of all pairs of HALF rows."""
-    PAIRS: tl.constexpr = BLOCK_R // (2 * HALF)
-    o_pair = tl.arange(0, PAIRS) * (2 * HALF) + HALF
-    m_pair = (o_pair < rows)[:, None] & m_k[None, :]
-    b_middle = tl.load(p_gk + o_pair[:, None] * K + o_k[None, :], mask=m_pair, other=0.0)
-    b_middle = tl.broadcast_to(b_middle[:, None, :], (PAIRS, 2 * HALF, BLOCK_K))
-    b_middle = tl.reshape(b_middle, (BLOCK_R, BLOCK_K))
-    factor = tl.exp2(-tl.abs(b_gk - b_middle))
-    b_kf = b_k * factor
-    b_kt = tl.trans(b_kf)
-    o_r = tl.arange(0, BLOCK_R)
-    i = o_r[:, None]
-    j = o_r[None, :]
-    is_quadrant = (i // (2 * HALF) == j // (2 * HALF)) & (i // HALF > j // HALF)
-    b_qk += tl.where(is_quadrant, tl.dot(b_q * factor, b_kt, input_precision="ieee"), 0.0)
-    b_kk += tl.where(is_quadrant, tl.dot(b_kf, b_kt, input_precision="ieee"), 0.0)
-    return b_qk, b_kk
 
 
 @triton.jit(do_not_specialize=_PLAIN_SCALARS)
@@ -96,6 +67,8 @@ def kda_prepare_diagonal(
     """Write the diagonal blocks of both score matrices."""
     ROW_BLOCKS: tl.constexpr = CHUNK // BLOCK_R
     o_r = tl.arange(0, BLOCK_R)
+    i = o_r[:, None]
+    j = o_r[None, :]
     for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
         i_unit = task // ROW_BLOCKS
         first = (task % ROW_BLOCKS) * BLOCK_R
@@ -112,6 +85,10 @@ def kda_prepare_diagonal(
         p_gk = gk + row * K
         b_beta = tl.load(p_beta + o_r * stride_bt, mask=m_r, other=0.0).to(tl.float32)
         b_beta = activate_beta(b_beta, beta_scale, HAS_BETA_SIGMOID)
+        if q_rstd is not None:
+            norm_row = head_major_row(i_b, i_t, i_h, num_heads, num_tokens)
+            b_q_rstd = tl.load(q_rstd + norm_row + o_r, mask=m_r, other=0.0)
+            b_k_rstd = tl.load(k_rstd + norm_row + o_r, mask=m_r, other=0.0)
         b_qk = tl.zeros([BLOCK_R, BLOCK_R], tl.float32)
         b_kk = tl.zeros([BLOCK_R, BLOCK_R], tl.float32)
         # a block behind the tail has nothing to add up
@@ -124,29 +101,24 @@ def kda_prepare_diagonal(
             b_gk = tl.load(p_gk + o_r[:, None] * K + o_k[None, :], mask=m_rk, other=0.0)
             b_q = b_q.to(tl.float32)
             b_k = b_k.to(tl.float32)
+            if q_rstd is not None:
+                b_q *= b_q_rstd[:, None]
+                b_k *= b_k_rstd[:, None]
             own = tl.sum(b_q * b_k, 1)
-            b_qk += tl.where(o_r[:, None] == o_r[None, :], own[:, None], 0.0)
-            b_qk, b_kk = _level(
-                b_qk, b_kk, b_q, b_k, b_gk, p_gk, o_k, m_k, rows, K, BLOCK_R, BLOCK_K, 8
-            )
-            b_qk, b_kk = _level(
-                b_qk, b_kk, b_q, b_k, b_gk, p_gk, o_k, m_k, rows, K, BLOCK_R, BLOCK_K, 4
-            )
-            b_qk, b_kk = _level(
-                b_qk, b_kk, b_q, b_k, b_gk, p_gk, o_k, m_k, rows, K, BLOCK_R, BLOCK_K, 2
-            )
-            b_qk, b_kk = _level(
-                b_qk, b_kk, b_q, b_k, b_gk, p_gk, o_k, m_k, rows, K, BLOCK_R, BLOCK_K, 1
-            )
-        b_scale = tl.zeros([BLOCK_R], tl.float32) + scale
-        if q_rstd is not None:
-            norm_row = head_major_row(i_b, i_t, i_h, num_heads, num_tokens)
-            b_norm = tl.load(k_rstd + norm_row + o_r, mask=m_r, other=0.0)
-            b_scale *= tl.load(q_rstd + norm_row + o_r, mask=m_r, other=0.0)
-            b_beta *= b_norm
-            b_qk *= b_norm[None, :]
-            b_kk *= b_norm[None, :]
-        p_out = row * CHUNK + first + o_r[:, None] * CHUNK + o_r[None, :]
-        b_qk *= b_scale[:, None]
-        tl.store(Aqk + p_out, b_qk.to(Aqk.dtype.element_ty), mask=m_r[:, None])
+            b_qk += tl.where(i == j, own[:, None], 0.0)
+            for level in range(0, LEVELS):
+                middle = ((i >> (level + 1)) << (level + 1)) + (1 << level)
+                pick = (j == middle).to(tl.float32) - (j == i).to(tl.float32)
+                distance = tl.dot(pick, b_gk, input_precision="ieee")
+                factor = tl.exp2(-tl.abs(distance))
+                b_kf = b_k * factor
+                b_kt = tl.trans(b_kf)
+                in_pair = (i >> (level + 1)) == (j >> (level + 1))
+                is_quadrant = in_pair & ((i >> level) > (j >> level))
+                qk = tl.dot(b_q * factor, b_kt, input_precision="ieee")
+                kk = tl.dot(b_kf, b_kt, input_precision="ieee")
+                b_qk += tl.where(is_quadrant, qk, 0.0)
+                b_kk += tl.where(is_quadrant, kk, 0.0)
+        p_out = row * CHUNK + first + i * CHUNK + j
+        tl.store(Aqk + p_out, (b_qk * scale).to(Aqk.dtype.element_ty), mask=m_r[:, None])
         tl.store(Lkk + p_out, b_kk * b_beta[:, None], mask=m_r[:, None])

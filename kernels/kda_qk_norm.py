@@ -16,10 +16,18 @@ _PLAIN_SCALARS = "num_tasks num_tokens num_heads stride_qb stride_qh stride_kb s
 
 
 @triton.jit
-def _inverse_norm(p_x, stride_t, o_t, o_k, m_x):
-    b_x = tl.load(p_x + o_t[:, None] * stride_t + o_k[None, :], mask=m_x, other=0.0)
-    b_x = b_x.to(tl.float32)
-    return 1.0 / tl.sqrt(tl.sum(b_x * b_x, 1) + NORM_EPSILON)
+def _inverse_norms(
+    p_x, stride_t, o_t, m_t, K: tl.constexpr, CHUNK: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    """Return [CHUNK] factors of the rows at ``p_x``."""
+    b_sum = tl.zeros([CHUNK], tl.float32)
+    for s in range(0, K, BLOCK_K):
+        o_k = s + tl.arange(0, BLOCK_K)
+        m_x = m_t[:, None] & (o_k < K)[None, :]
+        b_x = tl.load(p_x + o_t[:, None] * stride_t + o_k[None, :], mask=m_x, other=0.0)
+        b_x = b_x.to(tl.float32)
+        b_sum += tl.sum(b_x * b_x, 1)
+    return 1.0 / tl.sqrt(b_sum + NORM_EPSILON)
 
 
 @triton.jit(do_not_specialize=_PLAIN_SCALARS)
@@ -49,14 +57,14 @@ def kda_qk_norm(
 ):
     """Write the inverse norms of both tensors."""
     o_t = tl.arange(0, CHUNK)
-    o_k = tl.arange(0, BLOCK_K)
     for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
         i_h = task % num_heads
         i_b, i_t, valid = chunk_place(chunks, task // num_heads)
-        m_x = (o_t < valid)[:, None] & (o_k < K)[None, :]
         p_q = q + token_base(i_b, i_t, i_h, stride_qb, stride_qt, stride_qh)
         p_k = k + token_base(i_b, i_t, i_h, stride_kb, stride_kt, stride_kh)
         row = head_major_row(i_b, i_t, i_h, num_heads, num_tokens)
         m_t = o_t < valid
-        tl.store(q_rstd + row + o_t, _inverse_norm(p_q, stride_qt, o_t, o_k, m_x), mask=m_t)
-        tl.store(k_rstd + row + o_t, _inverse_norm(p_k, stride_kt, o_t, o_k, m_x), mask=m_t)
+        b_q = _inverse_norms(p_q, stride_qt, o_t, m_t, K, CHUNK, BLOCK_K)
+        tl.store(q_rstd + row + o_t, b_q, mask=m_t)
+        b_k = _inverse_norms(p_k, stride_kt, o_t, m_t, K, CHUNK, BLOCK_K)
+        tl.store(k_rstd + row + o_t, b_k, mask=m_t)

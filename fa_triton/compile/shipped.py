@@ -18,9 +18,9 @@ def shipped_variants() -> list[KernelVariant]:
     Raises:
         ValueError: Two variants share a key.
     """
-    from fa_triton.variants import attn_variants
+    from fa_triton.variants import all_variants
 
-    variants = list(attn_variants())
+    variants = all_variants()
     keys = [variant.key for variant in variants]
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
@@ -72,14 +72,14 @@ def select(
 
 def _logged_forms(keys: Sequence[str], known: Sequence[str]) -> list[KernelVariant]:
     """Variants of keys that a launch logged and that are not among the shipped ones."""
-    from fa_triton.variants import attn_variant
+    from fa_triton.variants import variant_of_key
 
     forms = []
     for key in keys:
         if key in known:
             continue
         try:
-            forms.append(attn_variant(key))
+            forms.append(variant_of_key(key))
         except ValueError:
             raise ValueError(
                 f"`variant` must be one of {_some(key, known)}, or a key that a launch logged, "

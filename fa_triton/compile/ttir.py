@@ -32,8 +32,8 @@ class TtirFacts:
 
     Attributes:
         dots: Matrix products in the kernel.
-        computed_operands: Different operands of them that arithmetic produced (P of attention);
-            the others come straight from memory, at most cast or transposed.
+        computed_operands: Operands of them that arithmetic produced (P of attention), one for each
+            product that takes it; the others come straight from memory, at most cast or transposed.
         discrete_loops: Innermost loops that the lowering put around accesses it could not
             express as a block: one row or one element per step.
     """
@@ -46,17 +46,16 @@ class TtirFacts:
 def read(ttir: str, linalg: str) -> TtirFacts:
     """Read the two modules of one kernel."""
     dots = 0
-    computed: set[tuple[str, int | None]] = set()
+    computed = 0
     for function in functions(ttir):
         for at, line in enumerate(function.lines):
             if not _DOT.search(line.text):
                 continue
             dots += 1
             for operand in _VALUE.findall(line.text.partition(" = ")[2])[:2]:
-                origin, position = _origin(function, operand, at)
-                if position is None or "= tt.load " not in function.lines[position].text:
-                    computed.add((origin, position))
-    return TtirFacts(dots, len(computed), _discrete_loops(linalg))
+                _, position = _origin(function, operand, at)
+                computed += position is None or "= tt.load " not in function.lines[position].text
+    return TtirFacts(dots, computed, _discrete_loops(linalg))
 
 
 def _origin(function: Function, value: str, at: int) -> tuple[str, int | None]:

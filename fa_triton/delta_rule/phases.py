@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from fa_triton.delta_rule.layouts import kda_strides
-from fa_triton.delta_rule.tiles import SCORE_ROWS
 from fa_triton.device import device_info
 from fa_triton.launch import runner
 
@@ -151,15 +150,17 @@ class ChunkPhases:
         from fa_triton.kernels.kda_prepare_diagonal import kda_prepare_diagonal
         from fa_triton.kernels.kda_prepare_scores import kda_prepare_scores
 
-        kernels = ((kda_prepare_scores, self._forms.scores),)
-        if self._forms.diagonal is not None:
-            kernels += ((kda_prepare_diagonal, self._forms.diagonal),)
-        blocks = self._units * (self._problem.chunk_size // SCORE_ROWS)
-        for kernel, form in kernels:
+        for kernel, form in (
+            (kda_prepare_scores, self._forms.scores),
+            (kda_prepare_diagonal, self._forms.diagonal),
+        ):
+            if form is None:
+                continue
+            blocks = self._problem.chunk_size // int(dict(form.constants)["BLOCK_R"])
             self._launch(
                 kernel,
                 form,
-                blocks,
+                self._units * blocks,
                 "matrix",
                 q=self._inputs.q,
                 k=self._inputs.k,

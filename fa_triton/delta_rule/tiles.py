@@ -41,6 +41,7 @@ class ChunkTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         gate_k: Columns of the gate.
+        norm_k: Columns of a part of the norms.
         score_c: Keys of a tile of scores.
         score_k: Columns of a product of scores.
         diagonal_k: Columns of a product of a diagonal block.
@@ -51,6 +52,7 @@ class ChunkTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     gate_k: int
+    norm_k: int
     score_c: int
     score_k: int
     diagonal_k: int
@@ -103,6 +105,7 @@ def choose_chunk_tiles(key: ChunkTileKey) -> ChunkTiles:
 # Tiles that fit every Ascend device.
 _RULE = ChunkTiles(
     gate_k=64,
+    norm_k=128,
     score_c=64,
     score_k=64,
     diagonal_k=64,

@@ -24,7 +24,7 @@ class ChunkForms:
 
     gate: KernelForm
     qk_norm: KernelForm | None
-    scores: KernelForm
+    scores: KernelForm | None
     diagonal: KernelForm | None
     inverse: KernelForm
     merge: KernelForm | None
@@ -63,19 +63,21 @@ def chunk_forms(problem: ChunkKdaProblem, tiles: ChunkTiles) -> ChunkForms:
     norms = ("q_rstd", "k_rstd") if problem.has_qk_norm else ()
     sigmoid = problem.has_beta_sigmoid
     is_merged = chunk > INVERSE_ROWS
-    qk_norm = diagonal = merge = None
+    qk_norm = scores = diagonal = merge = None
     if problem.has_qk_norm:
-        constants = _constants(K=key_dim, CHUNK=chunk, BLOCK_K=padded(key_dim))
+        constants = _constants(K=key_dim, CHUNK=chunk, BLOCK_K=tiles.norm_k)
         qk_norm = KernelForm("kda_qk_norm", dtype, constants)
-    scores = _constants(
-        K=key_dim,
-        CHUNK=chunk,
-        BLOCK_R=SCORE_ROWS,
-        BLOCK_C=tiles.score_c,
-        BLOCK_K=tiles.score_k,
-        HAS_BOUNDED_GATE=problem.gate.is_bounded,
-        HAS_BETA_SIGMOID=sigmoid,
-    )
+    if problem.gate.is_bounded or chunk > SCORE_ROWS:
+        constants = _constants(
+            K=key_dim,
+            CHUNK=chunk,
+            BLOCK_R=SCORE_ROWS,
+            BLOCK_C=tiles.score_c,
+            BLOCK_K=tiles.score_k,
+            HAS_BOUNDED_GATE=problem.gate.is_bounded,
+            HAS_BETA_SIGMOID=sigmoid,
+        )
+        scores = KernelForm("kda_prepare_scores", dtype, constants, norms, beta)
     if not problem.gate.is_bounded:
         constants = _constants(
             K=key_dim,
@@ -106,7 +108,7 @@ def chunk_forms(problem: ChunkKdaProblem, tiles: ChunkTiles) -> ChunkForms:
     return ChunkForms(
         gate=gate_form(sizes, problem.gate, chunk, tiles.gate_k),
         qk_norm=qk_norm,
-        scores=KernelForm("kda_prepare_scores", dtype, scores, norms, beta),
+        scores=scores,
         diagonal=diagonal,
         inverse=KernelForm("kda_prepare_inverse", "fp32" if is_merged else dtype, inverse),
         merge=merge,

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from fa_triton.attention.shipped import attn_variant, attn_variants
 from fa_triton.compile import records
 from fa_triton.compile.variant import FULL, KernelVariant, compile_variant
-from fa_triton.variants import attn_variant, attn_variants
 
 pytestmark = pytest.mark.compile
 

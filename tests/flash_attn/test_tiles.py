@@ -89,7 +89,7 @@ def test_a_wrong_file_is_refused_by_name(
 
 
 def test_a_launch_logs_a_key_that_can_be_compiled_alone(caplog: pytest.LogCaptureFixture) -> None:
-    from fa_triton.variants import attn_variant
+    from fa_triton.attention.shipped import attn_variant
 
     q, k, v = (torch.randn(1, 20, 2, 64) for _ in range(3))
     with caplog.at_level(logging.DEBUG, logger="fa_triton"):
@@ -103,7 +103,7 @@ def test_a_launch_logs_a_key_that_can_be_compiled_alone(caplog: pytest.LogCaptur
 
 
 def test_shipped_variants_have_keys_that_read_back() -> None:
-    from fa_triton.variants import attn_variant, attn_variants
+    from fa_triton.attention.shipped import attn_variant, attn_variants
 
     for variant in attn_variants():
         again = attn_variant(variant.key)

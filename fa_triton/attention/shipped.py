@@ -1,0 +1,87 @@
+"""The attention kernels as the compile check takes them: signatures, constants, declarations."""
+
+from __future__ import annotations
+
+from fa_triton.attention.forms import COMBINE, FORWARD, attn_forms
+from fa_triton.attention.variants import COMBINE_TENSORS, FORWARD_TENSORS
+from fa_triton.compile.declare import DEVICES, declare, devices_of
+from fa_triton.compile.variant import FULL, VECTOR_ONLY, KernelVariant, Properties
+from fa_triton.kernel_form import KernelForm, parse_key
+
+OP = "flash_attn"
+KERNELS = (FORWARD, COMBINE)
+
+_INDEX_TENSORS = (
+    "plan",
+    "cu_seqlens_q",
+    "cu_seqlens_kv",
+    "seqused_q",
+    "seqused_kv",
+    "block_table",
+)
+_FLOAT_TENSORS = ("sinks", "alibi_slopes", "softmax_lse", "part_acc", "part_max", "part_sum")
+_FRACTALS = "fractals of 16 columns become rows on a vector core"
+_NZ_A2 = Properties(pipelined=True, rows_shared=False, relays=1, reason=_FRACTALS)
+# the compiler finds the rows to share where as many keys are relayed
+_NZ_A2_SQUARE = Properties(pipelined=True, rows_shared=True, relays=1, reason=_FRACTALS)
+_NZ_A5 = Properties(pipelined=True, rows_shared=True, relays=2, reason=_FRACTALS)
+
+
+def attn_variants() -> list[KernelVariant]:
+    """List forward and combine kernels of all shipped tiles, each with the targets that use it."""
+    return [_variant(form, devices) for form, devices in devices_of(attn_forms).items()]
+
+
+def attn_variant(key: str) -> KernelVariant:
+    """Build the variant of a key that a launch logged, shipped or not, for all devices.
+
+    Raises:
+        ValueError: The text is no key of an attention kernel.
+    """
+    form = parse_key(key)
+    if form.kernel not in KERNELS:
+        raise ValueError(f"`key` must start with {FORWARD} or {COMBINE}, got {key!r}")
+    return _variant(form, DEVICES)
+
+
+def _variant(form: KernelForm, devices: tuple[str, ...]) -> KernelVariant:
+    constants = dict(form.constants)
+    if form.kernel == FORWARD:
+        tile = f"{constants['BLOCK_Q']}x{constants['BLOCK_KV']}"
+        optional = FORWARD_TENSORS
+    else:
+        tile = f"{constants['BLOCK_R']}x{constants['BLOCK_S']}x{constants['BLOCK_D']}"
+        optional = COMBINE_TENSORS
+    return declare(
+        form,
+        op=OP,
+        tile=tile,
+        optional=optional,
+        argument_type=_argument_type,
+        properties={device: _properties(form, device) for device in devices},
+    )
+
+
+def _properties(form: KernelForm, device: str) -> Properties:
+    if form.kernel == COMBINE:
+        return VECTOR_ONLY
+    constants = dict(form.constants)
+    if not constants.get("IS_NZ"):
+        return FULL
+    if device == "A5":
+        return _NZ_A5
+    is_square = constants["BLOCK_Q"] == constants["BLOCK_KV"] == 32
+    return _NZ_A2_SQUARE if is_square else _NZ_A2
+
+
+def _argument_type(name: str, form: KernelForm) -> str:
+    """Type of a run-time argument as a launch specialises it: aligned pointers and row strides."""
+    if name in ("q", "k", "v", "out"):
+        return f"*{form.dtype}:16"
+    if name in _INDEX_TENSORS:
+        return "*i32:16"
+    if name in _FLOAT_TENSORS:
+        return "*fp32:16"
+    if name in ("softmax_scale", "softcap"):
+        return "fp32"
+    return "i32:16" if name in ("stride_qr", "stride_ks", "stride_vs", "stride_or") else "i32"
