@@ -9,8 +9,8 @@ import pytest
 
 from fa_triton.cases.result import CaseResult
 from fa_triton.cases.work import MAX_GFLOP
-from perf.conformance import page
-from tests.cases.library import ATTENTION, CASES
+from perf.conformance import Operator, page
+from tests.cases.library import ATTENTION, CASES, INCRE
 
 LINK = re.compile(r"\[[^\]]*\]\((?:docs/)?conformance\.md\)")
 
@@ -45,6 +45,15 @@ def test_every_case_below_the_limit_is_computed(rows: dict[str, list[str]]) -> N
 @pytest.mark.parametrize("document", ["README.md", "docs/index.md"])
 def test_the_page_is_linked(repo_root: Path, document: str) -> None:
     assert LINK.search((repo_root / document).read_text())
+
+
+def test_refusals_of_what_cann_takes_are_listed_with_their_reasons() -> None:
+    deviations = [case for case in INCRE if case.ours.refused]
+    results = [CaseResult(case, "refused", True, detail="ValueError: x") for case in deviations]
+    lines = list(page(results, MAX_GFLOP, Operator.incre_flash_attention))
+    assert lines[0] == "# incre_flash_attention: conformance"
+    for case in deviations:
+        assert f"| {case.id} | {case.ours.refused} |" in lines
 
 
 def test_a_failure_shows_on_the_page() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.incre_flash_attention.batches import DENSE, LIST, IncreBatch
 
 LAYOUTS = ("BSH", "BSND", "BNSD")
-CACHES = (DENSE, DENSE, LIST, "PA_BBND", "PA_BNBD", "PA_NZ")
+CACHES = (DENSE, DENSE, LIST, LIST, "PA_BBND", "PA_BNBD", "PA_NZ")
 QUANTS = (None, None, "per_tensor", "per_channel", "per_token", "per_token_head")
 MASK_DTYPES = (torch.bool, torch.int8, torch.uint8)
 
@@ -36,7 +36,7 @@ def incre_batches(
         groups: Query heads per key/value head to choose from.
     """
     lens = st.sampled_from((0, 1, longest)) | st.integers(0, longest)
-    size = draw(st.integers(1, max_batch))
+    size = draw(st.sampled_from((max_batch, 1)) | st.integers(1, max_batch))
     cache = draw(st.sampled_from(CACHES))
     quant = draw(st.sampled_from(QUANTS))
     has_prefix = quant not in ("per_token", "per_token_head") and draw(st.integers(0, 3)) == 0
@@ -45,7 +45,7 @@ def incre_batches(
     kv_lens = tuple(draw(lens) for _ in range(size))
     if lengths in ("one", "device one") or (lengths == "none" and cache == DENSE):
         kv_lens = (max(kv_lens[0], int(lengths == "none")),) * size
-    is_padded = cache == DENSE and lengths != "none" and draw(st.integers(0, 3)) == 0
+    is_padded = cache == DENSE and lengths != "none" and draw(st.booleans())
     # axes without lengths are full
     spare = 0 if lengths == "none" else draw(st.sampled_from((0, 0, 3)))
     heads_kv = draw(st.integers(1, 2))
@@ -63,7 +63,7 @@ def incre_batches(
         page_size=32 if quant is not None else draw(st.sampled_from((16, 32, 48))),
         spare=spare,
         lengths=lengths,
-        left_padding=draw(st.sampled_from((-2, 0, 3))) if is_padded else None,
+        left_padding=draw(st.sampled_from((3, 1, -2))) if is_padded else None,
         has_short_room=draw(st.booleans()),
         quant=quant,
         channel_rank=draw(st.integers(2, 4)),
