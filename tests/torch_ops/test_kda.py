@@ -248,7 +248,7 @@ def test_lengths_in_a_list_inside_a_graph() -> None:
     assert torch.equal(compiled(**tensors), attend(**tensors))
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", ["q", "g"])
 def test_gradients_are_refused_in_a_graph(name: str) -> None:
     arguments = DENSE.arguments()
     arguments[name].requires_grad_()
