@@ -66,9 +66,19 @@ def _along_v(b, V_FIRST: tl.constexpr):
 
 
 @triton.jit
-def _normalise(b):
-    """Divide by the L2 norm [D]."""
-    return b / tl.sqrt(tl.sum(b * b, 0) + L2_EPSILON)
+def _inverse_norm(b):
+    """Return one over the L2 norm of [D]."""
+    return 1.0 / tl.sqrt(tl.sum(b * b, 0) + L2_EPSILON)
+
+
+@triton.jit
+def _sum_over_k(b_s, b, V_FIRST: tl.constexpr):
+    """Return ``S^T b`` [V] for values [K]."""
+    if V_FIRST:
+        b_v = tl.sum(b_s * b[None, :], 1)
+    else:
+        b_v = tl.sum(b_s * b[:, None], 0)
+    return b_v
 
 
 @triton.jit(do_not_specialize=_PLAIN_SCALARS)
@@ -204,23 +214,18 @@ def kda_recurrent(
                 b_q = _load_vector(p_q + token * stride_qt + o_k, m_k, HAS_PADDING)
                 b_beta = tl.load(p_beta + token * stride_bt).to(tl.float32)
                 b_beta = activate_beta(b_beta, beta_scale, HAS_BETA_SIGMOID)
+                q_scale = scale
                 if HAS_L2NORM:
-                    b_q = _normalise(b_q)
-                    b_k = _normalise(b_k)
-                b_a = activate(b_g + b_bias, a, lower_bound, GATE_MODE)
-                b_s = b_s * _along_k(tl.exp(b_a), IS_V_FIRST)
-                k_tile = _along_k(b_k, IS_V_FIRST)
-                if IS_V_FIRST:
-                    b_read = tl.sum(b_s * k_tile, 1)
-                else:
-                    b_read = tl.sum(b_s * k_tile, 0)
-                b_s = b_s + k_tile * _along_v((b_v - b_read) * b_beta, IS_V_FIRST)
-                if IS_V_FIRST:
-                    b_o = tl.sum(b_s * b_q[None, :], 1)
-                else:
-                    b_o = tl.sum(b_s * b_q[:, None], 0)
+                    q_scale = scale * _inverse_norm(b_q)
+                    b_k = b_k * _inverse_norm(b_k)
+                decay = tl.exp(activate(b_g + b_bias, a, lower_bound, GATE_MODE))
+                # S~^T k = S^T (e^a k): the tile is decayed where it is updated, in one pass
+                b_error = b_v - _sum_over_k(b_s, decay * b_k, IS_V_FIRST)
+                b_s = b_s * _along_k(decay, IS_V_FIRST)
+                b_s += _along_k(b_k, IS_V_FIRST) * _along_v(b_error * b_beta, IS_V_FIRST)
+                b_o = _sum_over_k(b_s, b_q, IS_V_FIRST) * q_scale
                 p_o = out + (row + t) * stride_ot + head_64 * dim_v + o_v
-                _store(p_o, b_o * scale, m_v, HAS_PADDING)
+                _store(p_o, b_o, m_v, HAS_PADDING)
                 if STORES_EACH_STEP:
                     index = tl.load(p_index + tl.minimum(t, num_steps - 1)).to(tl.int64)
                     if (index >= skip_index_below) & (index < num_slots):

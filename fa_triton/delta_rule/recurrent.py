@@ -98,10 +98,8 @@ def _launch(
 
     sizes = problem.sizes
     info = device_info(out.device)
-    form = recurrent_form(
-        problem, info.target, _tensors_given(options, has_final_state=final is not None)
-    )
-    tiles = -(-sizes.value_dim // v_tile(sizes.value_dim, sizes.key_dim, info.target))
+    form = recurrent_form(problem, _tensors_given(options, has_final_state=final is not None))
+    tiles = -(-sizes.value_dim // v_tile(sizes.value_dim, sizes.key_dim))
     num_tasks = problem.num_sequences * sizes.num_v_heads * tiles
     indices = options.get("ssm_state_indices")
     q, k, v, raw_gate, beta = rows

@@ -45,25 +45,24 @@ def recurrent_variant(key: str) -> KernelVariant:
     return _variant(form, DEVICES)
 
 
-def recurrent_forms(device: str) -> Iterator[KernelForm]:
-    """Decode and speculative steps of every head dim; each further option for K = V = 128."""
+def recurrent_forms(_device: str) -> Iterator[KernelForm]:
+    """Decode and speculative steps of every head dim; more options for K = V = 128."""
     for dims in (*HEAD_DIMS, *PADDED_DIMS):
         for is_v_first in (True, False):
-            yield _form(device, dims, is_v_first=is_v_first)
-            yield _form(device, dims, _STEPS, is_v_first=is_v_first, has_step_slots=True)
+            yield _form(dims, is_v_first=is_v_first)
+            yield _form(dims, _STEPS, is_v_first=is_v_first, has_step_slots=True)
     for gate in GATE_MODES:
         tensors = _POOL if gate != "given" else _POOL[2:]
-        yield _form(device, (128, 128), tensors, gate=gate)
+        yield _form((128, 128), tensors, gate=gate)
     for dtype, state in (("fp16", "fp32"), ("bf16", "bf16"), ("fp16", "fp16")):
-        yield _form(device, (128, 128), dtype=dtype, state=state)
-        yield _form(device, (128, 128), _STEPS, dtype=dtype, state=state, has_step_slots=True)
-    yield _form(device, (128, 128), gate_dtype="fp32", beta_dtype="fp32", has_beta_sigmoid=False)
-    yield _form(device, (128, 128), _DENSE, has_l2norm=False)
-    yield _form(device, (128, 128), is_in_place=False)
+        yield _form((128, 128), dtype=dtype, state=state)
+        yield _form((128, 128), _STEPS, dtype=dtype, state=state, has_step_slots=True)
+    yield _form((128, 128), gate_dtype="fp32", beta_dtype="fp32", has_beta_sigmoid=False)
+    yield _form((128, 128), _DENSE, has_l2norm=False)
+    yield _form((128, 128), is_in_place=False)
 
 
 def _form(
-    device: str,
     dims: tuple[int, int],
     tensors: tuple[str, ...] = _POOL,
     *,
@@ -80,7 +79,6 @@ def _form(
 ) -> KernelForm:
     constants = recurrent_constants(
         *dims,
-        device,
         gate_mode=GATE_MODES[gate],
         is_v_first=is_v_first,
         has_l2norm=has_l2norm,

@@ -57,8 +57,8 @@ def layer_variant(key: str) -> KernelVariant:
     return _variant(form, DEVICES)
 
 
-def layer_forms(device: str) -> Iterator[KernelForm]:
-    """Forms for one device: every width and step in bf16, the usual ones in the other dtypes."""
+def layer_forms(_device: str) -> Iterator[KernelForm]:
+    """Every width and step in bf16, the usual ones in the other dtypes."""
     for width in WIDTHS:
         for dim in CHANNELS:
             yield _convolution(FN, fn_constants(dim, width, has_silu=True), _BARE[FN])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import pytest
@@ -347,3 +348,17 @@ def cases(draw: st.DrawFn) -> Case:
 @given(cases())
 def test_any_batch(case: Case) -> None:
     check(case)
+
+
+def test_slots_may_lie_beyond_32_bits() -> None:
+    """Slots 2^31 elements apart in memory that exists where it is touched only."""
+    case = POOL.but(heads=1, v_heads=1, state_dtype=torch.float16, slots=2, indices=(1,))
+    case = case.but(lengths=(2,))
+    near, far = make(case), make(case)
+    count = 2**31 + near.state.numel()
+    memory = torch.frombuffer(mmap.mmap(-1, 2 * count), dtype=torch.float16)
+    state = memory.as_strided(near.state.shape, (2**31, *near.state.stride()[1:]))
+    state.copy_(near.state)
+    far.arguments["state"] = state
+    assert torch.equal(far(recurrent_kda)[0], near(recurrent_kda)[0])
+    assert torch.equal(state, near.state)
