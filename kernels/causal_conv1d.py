@@ -17,7 +17,7 @@ from ._short_convolution import add_tap, load_bias, load_positions, store_rows
 # scalars whose value changes from call to call without a better kernel for it
 _PLAIN_SCALARS = (
     "num_tasks num_parts num_tokens dim num_slots pad_slot_id "
-    "stride_xb stride_xt stride_ob stride_ot stride_wt stride_ss stride_st stride_index"
+    "stride_xb stride_ob stride_ss stride_index"
 ).split()
 
 

@@ -13,9 +13,7 @@ import triton.language as tl
 from ._kda_gate import sigmoid
 
 # scalars whose value changes from call to call without a better kernel for it
-_PLAIN_SCALARS = (
-    "num_tasks num_outer num_inner dim stride_xo stride_xi stride_go stride_gi stride_oo stride_oi"
-).split()
+_PLAIN_SCALARS = "num_tasks num_outer num_inner dim stride_xi stride_gi stride_oi".split()
 
 
 @triton.jit(do_not_specialize=_PLAIN_SCALARS)

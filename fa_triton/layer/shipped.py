@@ -37,7 +37,15 @@ _INDEX_TENSORS = (
     "conv_state_indices",
     "num_accepted_tokens",
 )
-_ROW_STRIDES = ("stride_xt", "stride_ot", "stride_wt", "stride_st", "stride_xo", "stride_go")
+_ROW_STRIDES = (
+    "stride_xt",
+    "stride_ot",
+    "stride_wt",
+    "stride_st",
+    "stride_xo",
+    "stride_go",
+    "stride_oo",
+)
 
 
 def layer_variants() -> list[KernelVariant]:
