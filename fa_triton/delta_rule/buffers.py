@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fa_triton.delta_rule.tiles import INVERSE_ROWS
-
 if TYPE_CHECKING:
     from fa_triton.delta_rule.problem import ChunkKdaProblem
 
@@ -46,8 +44,14 @@ class PhaseBuffers:
     attn_out: torch.Tensor
 
 
-def allocate_buffers(problem: ChunkKdaProblem, num_chunks: int) -> PhaseBuffers:
-    """Take memory for one call; ``num_chunks`` counts those of all batch entries."""
+def allocate_buffers(problem: ChunkKdaProblem, num_chunks: int, *, is_merged: bool) -> PhaseBuffers:
+    """Take memory for one call.
+
+    Args:
+        problem: The call.
+        num_chunks: Chunks of all batch entries.
+        is_merged: Whether the inverse is merged from blocks.
+    """
     sizes = problem.sizes
     shapes = problem.shapes(num_chunks // sizes.batch_size)
 
@@ -55,7 +59,6 @@ def allocate_buffers(problem: ChunkKdaProblem, num_chunks: int) -> PhaseBuffers:
         return torch.empty(shapes.of(name), dtype=dtype, device=sizes.device)
 
     inverse = empty("Akk")
-    is_merged = problem.chunk_size > INVERSE_ROWS
     return PhaseBuffers(
         gk=empty("gk", torch.float32),
         Lkk=empty("Akk", torch.float32),

@@ -20,6 +20,7 @@ from fa_triton.delta_rule.variants import gate_form
 from fa_triton.device import cpu_mode
 from fa_triton.validation import check_has_memory, value_checks_enabled
 from fa_triton.validation.kda import validate_chunk_kda, validate_gate_cumsum
+from fa_triton.validation.scalars import MAX_INT32
 from fa_triton.validation.slot_values import check_slots
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def chunk_over_pool(
     states = StateTensors(
         initial_state,
         initial_state if output_final_state else None,
-        ssm_state_indices.to(torch.int32),
+        _as_slots(ssm_state_indices),
         _as_int8(has_initial_state),
     )
     inputs = DeltaRuleInputs(q, k, v, beta)
@@ -119,10 +120,6 @@ def gate_sums(
     """Run Gate alone; returns gk with the rank of g."""
     sizes, gate = validate_gate_cumsum(g, chunk_size=chunk_size, **options)
     layout = options.get("layout", "BNSD")
-    if g.device.type == "cpu" and cpu_mode() == "reference":
-        from fa_triton.kda_reference import kda_gate_cumsum_reference
-
-        return kda_gate_cumsum_reference(g, chunk_size, **options).float()
     tables = chunk_tables(
         batch_size=sizes.batch_size,
         num_tokens=sizes.num_tokens,
@@ -131,6 +128,10 @@ def gate_sums(
         cu_seqlens=options.get("cu_seqlens"),
         chunk_indices=None,
     )
+    if g.device.type == "cpu" and cpu_mode() == "reference":
+        from fa_triton.kda_reference import kda_gate_cumsum_reference
+
+        return kda_gate_cumsum_reference(g, chunk_size, **options).float()
     rows = (sizes.batch_size, sizes.num_v_heads, sizes.num_tokens)
     gk = torch.empty((*rows, sizes.key_dim), dtype=torch.float32, device=sizes.device)
     run_gate(
@@ -147,6 +148,13 @@ def gate_sums(
 def _as_int8(flags: torch.Tensor | None) -> torch.Tensor | None:
     """Same memory, in a dtype that kernels read."""
     return None if flags is None else flags.view(torch.int8)
+
+
+def _as_slots(indices: torch.Tensor) -> torch.Tensor:
+    """Dense int32, as the kernel reads slots; what int32 cannot hold stays outside of any pool."""
+    if indices.dtype == torch.int64:
+        indices = indices.clamp(-1, MAX_INT32)
+    return indices.to(torch.int32).contiguous()
 
 
 def _check_pool_slots(indices: torch.Tensor, pool: torch.Tensor, *, is_written: bool) -> None:
@@ -190,7 +198,7 @@ def _run_chunks(
         chunk_indices=options.get("chunk_indices"),
     )
     prepared = prepare_chunks(problem)
-    buffers = allocate_buffers(problem, tables.num_chunks)
+    buffers = allocate_buffers(problem, tables.num_chunks, is_merged=bool(prepared.forms.merges))
     run_gate(
         gate,
         buffers.gk,

@@ -180,28 +180,20 @@ class ChunkPhases:
     def inverse(self) -> None:
         """Prepare: Akk, the inverse of the unit lower triangular key matrix."""
         from fa_triton.kernels.kda_prepare_inverse import kda_prepare_inverse
+        from fa_triton.kernels.kda_prepare_merge import kda_prepare_merge
 
-        form = self._forms.inverse
-        blocks = self._problem.chunk_size // int(dict(form.constants)["BLOCK_R"])
-        shared = {"Lkk": self._buffers.Lkk, "inverse": self._buffers.inverse}
-        self._launch(
-            kda_prepare_inverse,
-            form,
-            self._units * blocks,
-            "vector",
-            chunks=self._tables.chunks,
-            **shared,
-        )
-        if self._forms.merge is not None:
-            from fa_triton.kernels.kda_prepare_merge import kda_prepare_merge
-
+        buffers = self._buffers
+        shared = {"Lkk": buffers.Lkk, "inverse": buffers.inverse, "chunks": self._tables.chunks}
+        self._launch(kda_prepare_inverse, self._forms.inverse, self._units, "vector", **shared)
+        for form in self._forms.merges:
+            rows = 2 * int(dict(form.constants)["HALF"])
+            is_last = rows == self._problem.chunk_size
             self._launch(
                 kda_prepare_merge,
-                self._forms.merge,
-                self._units,
+                form,
+                self._units * (self._problem.chunk_size // rows),
                 "matrix",
-                chunks=self._tables.chunks,
-                Akk=self._buffers.Akk,
+                merged=buffers.Akk if is_last else buffers.inverse,
                 **shared,
             )
 

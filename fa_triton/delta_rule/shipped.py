@@ -32,7 +32,7 @@ _RECURRENCE = Properties(
 _MERGE_A2 = Properties(
     pipelined=False,
     rows_shared=True,
-    reason="two products in a row, then stores: nothing for the vector cores to do meanwhile",
+    reason="each of four small products waits for the one before; blocks do not overlap",
 )
 
 _INDEX_TENSORS = ("chunks", "sequences", "state_indices")

@@ -42,7 +42,11 @@ def shipped_chunk_forms(device: str) -> Iterator[KernelForm]:
             device, padded(sizes.key_dim), padded(sizes.value_dim), problem.chunk_size
         )
         forms = chunk_forms(problem, choose_chunk_tiles(key))
-        yield from (form for form in vars(forms).values() if form is not None)
+        for found in vars(forms).values():
+            if isinstance(found, tuple):
+                yield from found
+            elif found is not None:
+                yield found
 
 
 def _problems() -> Iterator[ChunkKdaProblem]:

@@ -15,8 +15,6 @@ OP = "kda"
 # Rows of a block of scores. Not free: with a bounded gate the exponents inside a block reach
 # 15 * 5 / ln 2 = 108, and the diagonal kernel takes blocks of 16 apart.
 SCORE_ROWS = 16
-# Rows that the vector core inverts at once; a chunk of twice as many is merged from two.
-INVERSE_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,7 @@ class ChunkTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         score_c: Keys of a tile of scores.
         score_k: Columns of a product of scores.
         diagonal_k: Columns of a product of a diagonal block.
+        inverse_r: Rows of a block that is inverted row by row; larger ones are merged.
         wu_k: Columns of w.
         wu_v: Columns of u.
         state_v: Value columns of a part of the state.
@@ -56,6 +55,7 @@ class ChunkTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     score_c: int
     score_k: int
     diagonal_k: int
+    inverse_r: int
     wu_k: int
     wu_v: int
     state_v: int
@@ -63,7 +63,7 @@ class ChunkTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def cut_to(self, key: ChunkTileKey) -> ChunkTiles:
         """No tile wider than what there is."""
-        limits = {"k": key.key_dim, "v": key.value_dim, "c": key.chunk_size}
+        limits = {"k": key.key_dim, "v": key.value_dim, "c": key.chunk_size, "r": key.chunk_size}
         sizes = msgspec.structs.asdict(self)
         return ChunkTiles(**{name: min(n, limits[name[-1]]) for name, n in sizes.items()})
 
@@ -109,6 +109,7 @@ _RULE = ChunkTiles(
     score_c=64,
     score_k=64,
     diagonal_k=64,
+    inverse_r=32,
     wu_k=64,
     wu_v=64,
     state_v=32,

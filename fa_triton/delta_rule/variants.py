@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fa_triton.delta_rule.tiles import INVERSE_ROWS, SCORE_ROWS
+from fa_triton.delta_rule.tiles import SCORE_ROWS
 from fa_triton.kernel_form import KernelForm, dtype_name
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ GATE_MODES = {"given": 0, "softplus": 1, "bounded": 2}
 
 @dataclass(frozen=True)
 class ChunkForms:
-    """Forms of the kernels of one call; None for a kernel that it does not run."""
+    """Forms of the kernels of one call in the order they run; None for one that does not."""
 
     gate: KernelForm
     qk_norm: KernelForm | None
     scores: KernelForm | None
     diagonal: KernelForm | None
     inverse: KernelForm
-    merge: KernelForm | None
+    merges: tuple[KernelForm, ...]
     post_wu: KernelForm
     fwd_h: KernelForm
     finalize: KernelForm
@@ -62,8 +62,7 @@ def chunk_forms(problem: ChunkKdaProblem, tiles: ChunkTiles) -> ChunkForms:
     beta = (("beta", dtype_name(sizes.beta_dtype)),)
     norms = ("q_rstd", "k_rstd") if problem.has_qk_norm else ()
     sigmoid = problem.has_beta_sigmoid
-    is_merged = chunk > INVERSE_ROWS
-    qk_norm = scores = diagonal = merge = None
+    qk_norm = scores = diagonal = None
     if problem.has_qk_norm:
         constants = _constants(K=key_dim, CHUNK=chunk, BLOCK_K=tiles.norm_k)
         qk_norm = KernelForm("kda_qk_norm", dtype, constants)
@@ -87,9 +86,8 @@ def chunk_forms(problem: ChunkKdaProblem, tiles: ChunkTiles) -> ChunkForms:
             HAS_BETA_SIGMOID=sigmoid,
         )
         diagonal = KernelForm("kda_prepare_diagonal", dtype, constants, norms, beta)
-    inverse = _constants(CHUNK=chunk, BLOCK_R=min(chunk, INVERSE_ROWS))
-    if is_merged:
-        merge = KernelForm("kda_prepare_merge", dtype, _constants(HALF=INVERSE_ROWS))
+    inverse = _constants(CHUNK=chunk, BLOCK_R=tiles.inverse_r)
+    merges = _merge_forms(dtype, chunk, tiles.inverse_r)
     post_wu = _constants(
         K=key_dim,
         V=value_dim,
@@ -110,11 +108,26 @@ def chunk_forms(problem: ChunkKdaProblem, tiles: ChunkTiles) -> ChunkForms:
         qk_norm=qk_norm,
         scores=scores,
         diagonal=diagonal,
-        inverse=KernelForm("kda_prepare_inverse", "fp32" if is_merged else dtype, inverse),
-        merge=merge,
+        inverse=KernelForm("kda_prepare_inverse", "fp32" if merges else dtype, inverse),
+        merges=merges,
         post_wu=KernelForm("kda_post_wu", dtype, post_wu, norms, beta),
         fwd_h=_fwd_h_form(problem, dtype, _constants(**states, BLOCK_V=tiles.state_v)),
         finalize=KernelForm("kda_finalize", dtype, _constants(**states, BLOCK_V=tiles.out_v)),
+    )
+
+
+def _merge_forms(dtype: str, chunk: int, inverse_rows: int) -> tuple[KernelForm, ...]:
+    """From blocks of so many rows up to the chunk; all but the last leave fp32."""
+    halves = []
+    while inverse_rows << len(halves) < chunk:
+        halves.append(inverse_rows << len(halves))
+    return tuple(
+        KernelForm(
+            "kda_prepare_merge",
+            dtype if 2 * half == chunk else "fp32",
+            _constants(CHUNK=chunk, HALF=half),
+        )
+        for half in halves
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fa_triton.native.errors import LoweringError
 from fa_triton.native.math_functions import FUNCTIONS, INTRINSICS
+from fa_triton.native.narrow_floats import vectorisable
 
 DRIVER = "__fa_grid"
 
@@ -196,7 +197,7 @@ def finish(text: str, signature: KernelSignature) -> str:
         text: LLVM IR as translated.
         signature: The kernel function.
     """
-    text = inline_math(relax_arithmetic(text))
+    text = inline_math(relax_arithmetic(vectorisable(text)))
     text = libm_names(guard_divisions(text))
     text = text.replace(
         f"define void @{signature.name}(", f"define internal void @{signature.name}(", 1

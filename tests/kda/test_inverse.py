@@ -23,15 +23,16 @@ def key_matrix(tokens: int, beta: float, *, difference: float, decay: float) -> 
     return (beta * kept * (keys @ keys.mT)).tril(-1)
 
 
-def inverted(Lkk: torch.Tensor, chunk_size: int) -> torch.Tensor:
-    """Inverse of ``I + Lkk`` of one chunk by the kernels, all results in float32."""
+def inverted(Lkk: torch.Tensor, chunk_size: int, block: int) -> torch.Tensor:
+    """Inverse of ``I + Lkk`` of one chunk by the kernels, from blocks, all results in float32."""
     from fa_triton.kernels.kda_prepare_inverse import kda_prepare_inverse
     from fa_triton.kernels.kda_prepare_merge import kda_prepare_merge
 
     tokens = len(Lkk)
-    # only what lies below the diagonal may count
-    stored = torch.full((tokens, chunk_size), torch.nan)
-    stored[:, :tokens] = torch.where(torch.ones_like(Lkk).tril(-1) > 0, Lkk, torch.nan)
+    # forward substitution reads only what lies below the diagonal, a merge also the zeros above
+    above = torch.nan if block == chunk_size else 0.0
+    stored = torch.full((tokens, chunk_size), above)
+    stored[:, :tokens] = torch.where(torch.ones_like(Lkk).tril(-1) > 0, Lkk, above)
     tables = chunk_tables(
         batch_size=1,
         num_tokens=tokens,
@@ -40,27 +41,35 @@ def inverted(Lkk: torch.Tensor, chunk_size: int) -> torch.Tensor:
         cu_seqlens=None,
         chunk_indices=None,
     )
-    block = min(chunk_size, 64)
     inverse = torch.full_like(stored, torch.nan)
-    shared = {"Lkk": stored, "chunks": tables.chunks, "num_tokens": tokens, "num_v_heads": 1}
-    runner(kda_prepare_inverse)[(1,)](
-        inverse=inverse, num_tasks=chunk_size // block, CHUNK=chunk_size, BLOCK_R=block, **shared
-    )
-    if chunk_size == block:
-        return inverse[:, :tokens]
-    Akk = torch.full_like(stored, torch.nan)
-    runner(kda_prepare_merge)[(1,)](inverse=inverse, Akk=Akk, num_tasks=1, HALF=block, **shared)
-    return Akk[:, :tokens]
+    shared = {
+        "Lkk": stored,
+        "inverse": inverse,
+        "chunks": tables.chunks,
+        "num_tokens": tokens,
+        "num_v_heads": 1,
+        "CHUNK": chunk_size,
+    }
+    runner(kda_prepare_inverse)[(1,)](num_tasks=1, BLOCK_R=block, **shared)
+    while block < chunk_size:
+        runner(kda_prepare_merge)[(1,)](
+            merged=inverse, num_tasks=chunk_size // (2 * block), HALF=block, **shared
+        )
+        block *= 2
+    return inverse[:, :tokens]
 
 
 @pytest.mark.parametrize("beta", [0.5, 0.95, 1.9])
 @pytest.mark.parametrize("difference", [0.0, 1e-3, 1.0])
-@pytest.mark.parametrize(("tokens", "chunk_size"), [(16, 16), (64, 64), (37, 64), (128, 128)])
+@pytest.mark.parametrize(
+    ("tokens", "chunk_size", "block"),
+    [(16, 16, 16), (64, 64, 64), (64, 64, 32), (64, 64, 16), (37, 64, 16), (128, 128, 32)],
+)
 def test_forward_substitution_keeps_its_digits(
-    tokens: int, chunk_size: int, difference: float, beta: float
+    tokens: int, chunk_size: int, block: int, difference: float, beta: float
 ) -> None:
     Lkk = key_matrix(tokens, beta, difference=difference, decay=1e-3).float()
-    got = inverted(Lkk, chunk_size)
+    got = inverted(Lkk, chunk_size, block)
     eye = torch.eye(tokens, dtype=torch.float64)
     with one_thread():
         exact = torch.linalg.solve_triangular(
@@ -72,9 +81,10 @@ def test_forward_substitution_keeps_its_digits(
     assert torch.equal(got.diagonal(), torch.ones(tokens))
 
 
-def test_a_tail_of_the_second_half() -> None:
+@pytest.mark.parametrize("block", [16, 32, 64])
+def test_a_tail_of_the_second_half(block: int) -> None:
     Lkk = key_matrix(70, 0.95, difference=1e-3, decay=0.0).float()
-    got = inverted(Lkk, 128)
+    got = inverted(Lkk, 128, block)
     eye = torch.eye(70, dtype=torch.float64)
     exact = torch.linalg.solve_triangular(eye + Lkk.double(), eye, upper=False, unitriangular=True)
     assert (got.double() - exact).norm() <= 1e-5 * exact.norm()
