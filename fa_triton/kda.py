@@ -60,7 +60,7 @@ def chunk_kda_fwd(
         v: Values ``[.., HV, .., V]`` in the same layout, dtype of q; HV is a multiple of H, at most
             128. K and V are multiples of 16 up to 256.
         g: Gates, one per token, value head and key column, fp32 or bf16: natural-log decays a <= 0,
-            or raw with ``use_gate_in_kernel``.
+            finite, or raw with ``use_gate_in_kernel``.
         beta: Step sizes, one per token and value head, fp32 or bf16.
         scale: Factor on the result; None is ``K ** -0.5``.
         chunk_size: Tokens of a chunk C: 64 or 128, also 16 and 32.
@@ -68,7 +68,7 @@ def chunk_kda_fwd(
         initial_state: States ``[N, HV, K, V]`` fp32 before the sequences; None is zero. Untouched.
         output_final_state: Whether the states after the sequences are wanted.
         cu_seqlens: Starts of packed sequences ``[N + 1]`` from 0 to T, int64 or int32 tensor (on
-            any device) or host list; B is 1 then. Sequences may be empty.
+            the CPU or the device of q) or host list; B is 1 then. Sequences may be empty.
         chunk_indices: Pairs (sequence, chunk of it), ``[2 Nc]`` or ``[Nc, 2]``, of exactly the
             chunks that ``cu_seqlens`` has, in order; made where absent.
         safe_gate: With ``use_gate_in_kernel`` the bounded gate ``lower_bound sigmoid(e^A_log x)``
@@ -171,8 +171,8 @@ def chunk_kda(
             ``[slots, HV, K, V]``, fp32, bf16 or fp16, dense within a slot.
         output_final_state: Whether the states after the sequences are wanted: returned, or written
             to the pool.
-        ssm_state_indices: Slot of each sequence in the pool ``[N]``, int32 or int64. A negative
-            index: the sequence starts from zero and leaves no state.
+        ssm_state_indices: Slot of each sequence in the pool ``[N]``, int32 or int64, any stride. A
+            negative index, or one past the pool: the sequence starts from zero, leaves no state.
         has_initial_state: Whether each sequence has a state to start from ``[N]``, bool; None: all.
         cu_seqlens: Starts of packed sequences.
         chunk_indices: Pairs (sequence, chunk).

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fa_triton.delta_rule.tables import chunk_tables
 from fa_triton.kda_reference import chunk_kda_reference
 
 if TYPE_CHECKING:
@@ -77,6 +78,15 @@ def _by_reference(
     problem: ChunkKdaProblem,
     options: ChunkKdaOptions,
 ) -> ChunkKdaOutputs:
+    # the values of lengths and chunk indices are checked where tables are made of them
+    chunk_tables(
+        batch_size=problem.sizes.batch_size,
+        num_tokens=problem.sizes.num_tokens,
+        chunk_size=problem.chunk_size,
+        device=problem.sizes.device,
+        cu_seqlens=options.get("cu_seqlens"),
+        chunk_indices=options.get("chunk_indices"),
+    )
     named: dict[str, Any] = {**options, "scale": problem.scale, "chunk_size": problem.chunk_size}
     q, k, v, g, beta = rows
     return chunk_kda_reference(

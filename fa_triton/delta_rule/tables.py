@@ -155,16 +155,20 @@ def _tables_on_device(
 
 
 def _host_lengths(cu_seqlens: Indices, num_tokens: int) -> np.ndarray:
-    """Starts of the sequences, int64, checked; kept with a tensor until it is written to."""
+    """Starts of the sequences, int64, checked; kept with a tensor until it is written to.
+
+    A copy of the tensor takes the attribute along, but not the address.
+    """
     if not isinstance(cu_seqlens, torch.Tensor):
         return _checked(np.asarray(cu_seqlens, np.int64), num_tokens)
     version = None if cu_seqlens.is_inference() else cu_seqlens._version
+    written = (version, cu_seqlens.data_ptr())
     known = getattr(cu_seqlens, _LENGTHS_ATTRIBUTE, None)
-    if known is not None and version is not None and known[0] == version:
+    if known is not None and version is not None and known[0] == written:
         return _checked(known[1], num_tokens)
     starts = cu_seqlens.cpu().numpy().astype(np.int64)
     if cu_seqlens.device.type != "cpu":
-        setattr(cu_seqlens, _LENGTHS_ATTRIBUTE, (version, starts))
+        setattr(cu_seqlens, _LENGTHS_ATTRIBUTE, (written, starts))
     return _checked(starts, num_tokens)
 
 

@@ -117,6 +117,8 @@ def check_delta_rule_inputs(
             f"`k` must have the shape of q, {tuple(q_tensor.shape)}, got {tuple(k_tensor.shape)}"
         )
     q_sizes, v_sizes = kda_extents(q_tensor, layout), kda_extents(v_tensor, layout)
+    if not q_sizes.outer:
+        raise ValueError(f"`q` must have a batch entry at least, got shape {tuple(q_tensor.shape)}")
     check_kda_heads(q_sizes.heads, v_sizes.heads)
     check_kda_dim("q", q_sizes.head_dim)
     check_kda_dim("v", v_sizes.head_dim)

@@ -20,13 +20,14 @@ from fa_triton.validation.delta_rule import (
     check_layout,
     check_scale,
 )
-from fa_triton.validation.scalars import as_flag, as_int
+from fa_triton.validation.scalars import MAX_INT32, as_flag, as_int
 from fa_triton.validation.tensors import (
     INDEX_DTYPES,
     check_device,
     check_index_tensor,
     check_is_tensor,
     check_small_tensor,
+    refuse_gradient,
 )
 
 CHUNK_SIZES = (16, 32, 64, 128)
@@ -235,14 +236,7 @@ def _check_indices(name: str, value: object, device: torch.device) -> int:
             raise TypeError(
                 f"`{name}` must be a tensor or a list of integers, got {type(value).__name__}"
             )
-        flat = [
-            number
-            for entry in value
-            for number in (entry if isinstance(entry, Sequence) else (entry,))
-        ]
-        for position, number in enumerate(flat):
-            as_int(f"{name}[{position}]", number)
-        return len(flat)
+        return _count_listed(name, value)
     tensor = check_is_tensor(name, value)
     if tensor.dtype not in INDEX_DTYPES:
         raise TypeError(f"`{name}` must have dtype int64 or int32, got {tensor.dtype}")
@@ -256,8 +250,18 @@ def _check_indices(name: str, value: object, device: torch.device) -> int:
     return tensor.numel()
 
 
+def _count_listed(name: str, values: Sequence[object]) -> int:
+    """Check a host list of integers, or of pairs of them for chunks; return how many there are."""
+    pairs = [pair for pair in values if isinstance(pair, (list, tuple)) and len(pair) == 2]
+    are_pairs = name == "chunk_indices" and len(pairs) == len(values)
+    numbers = [number for pair in pairs for number in pair] if are_pairs else values
+    for position, number in enumerate(numbers):
+        as_int(f"{name}[{position}]", number, minimum=-MAX_INT32, maximum=MAX_INT32)
+    return len(numbers)
+
+
 def _check_states(
-    initial_state: object,
+    initial_state: torch.Tensor | None,
     state_indices: object,
     has_initial_state: object,
     shape: tuple[int, ...],
@@ -278,6 +282,7 @@ def _check_states(
                 device=device,
                 meaning=f"{(num_sequences, *shape)}, states {order} of every sequence",
             )
+            refuse_gradient("initial_state", initial_state)
         if has_initial_state is not None and initial_state is None:
             raise ValueError("`has_initial_state` must be None without initial_state, got a tensor")
     else:
@@ -298,7 +303,7 @@ def _check_states(
             device=device,
             meaning=f"({num_sequences},), one per sequence",
         )
-    return initial_state.dtype if isinstance(initial_state, torch.Tensor) else torch.float32
+    return torch.float32 if initial_state is None else initial_state.dtype
 
 
 def _check_pool(pool: object, shape: tuple[int, ...], device: torch.device, order: str) -> None:
@@ -322,4 +327,9 @@ def _check_pool(pool: object, shape: tuple[int, ...], device: torch.device, orde
         raise ValueError(
             f"`initial_state` must be dense within a slot, got strides {tuple(tensor.stride())}"
         )
+    if tensor.stride(0) < 1 and tensor.shape[0] > 1:
+        raise ValueError(
+            f"`initial_state` must keep its slots apart, got strides {tuple(tensor.stride())}"
+        )
+    refuse_gradient("initial_state", tensor)
     check_device("initial_state", tensor, device)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from fa_triton import chunk_kda_fwd
+from fa_triton import chunk_kda_fwd, kda_gate_cumsum
+from fa_triton.delta_rule.tables import chunk_tables
 from tests.kda.problems import LAYOUTS, OUTPUTS, KdaProblem, from_layout, in_layout
 
 SMALL = KdaProblem(head_dims=(64, 32), heads=(1, 2), lengths=(70, 70))
@@ -76,6 +77,39 @@ def test_lengths_that_change_in_place() -> None:
     assert not torch.equal(first["attn_out"], second["attn_out"])
 
 
+class _Elsewhere(torch.Tensor):
+    """A tensor that says that it lies on an accelerator."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda", 0)
+
+
+def test_lengths_kept_with_a_tensor_are_not_those_of_its_copies() -> None:
+    """Copies take attributes along, and count their writes anew."""
+
+    def lengths_of(starts: torch.Tensor) -> list[int]:
+        tables = chunk_tables(
+            batch_size=1,
+            num_tokens=133,
+            chunk_size=64,
+            device=torch.device("cpu"),
+            cu_seqlens=starts,
+            chunk_indices=None,
+        )
+        return sorted(tables.sequences[:, 2].tolist())
+
+    starts = torch.zeros(3, dtype=torch.int32).as_subclass(_Elsewhere)
+    starts += torch.tensor([0, 70, 133])
+    assert lengths_of(starts) == [63, 70]
+    copy = torch.tensor([0, 70, 133], dtype=torch.int32).as_subclass(_Elsewhere)
+    vars(copy).update(vars(starts))
+    copy[1] = 10
+    assert copy._version == starts._version
+    assert lengths_of(copy) == [10, 123]
+    assert lengths_of(starts) == [63, 70]
+
+
 @pytest.mark.parametrize("form", ["flat list", "pairs", "flat tensor", "tensor of pairs"])
 def test_forms_of_chunk_indices(form: str) -> None:
     arguments = PACKED.arguments()
@@ -124,6 +158,17 @@ def test_wrong_lengths_are_refused(wrong: list[int]) -> None:
     for form in (wrong, torch.tensor(wrong)):
         with pytest.raises(ValueError, match=r"`cu_seqlens.* must .*got"):
             chunk_kda_fwd(**arguments, cu_seqlens=form)
+
+
+def test_reference_mode_checks_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FA_TRITON_CPU", "reference")
+    arguments = PACKED.but(has_initial_state=False).arguments()
+    with pytest.raises(ValueError, match=r"`cu_seqlens\[-1\]` must be .* 133, got 130"):
+        chunk_kda_fwd(**arguments | {"cu_seqlens": [0, 130]})
+    with pytest.raises(ValueError, match="`chunk_indices` must hold 5 pairs"):
+        chunk_kda_fwd(**arguments, chunk_indices=[0, 0])
+    with pytest.raises(ValueError, match=r"`cu_seqlens\[0\]` must be 0, got 1"):
+        kda_gate_cumsum(torch.zeros(1, 2, 9, 16), 64, cu_seqlens=[1, 9])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

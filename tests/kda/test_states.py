@@ -106,6 +106,30 @@ def test_a_negative_index_is_no_state() -> None:
     assert torch.equal(pool.nan_to_num(7.0), expected.nan_to_num(7.0))
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_indices_may_be_a_column_of_a_table(dtype: torch.dtype) -> None:
+    """As the first column of the slots per step, in which prefill leaves its state."""
+    arguments = SMALL.arguments()
+    out, state = forward(arguments)
+    pool = pool_of(arguments["initial_state"])
+    table = torch.stack([SLOTS, torch.full_like(SLOTS, 4)], 1).to(dtype)
+    pooled = arguments | {"initial_state": pool, "ssm_state_indices": table[:, 0]}
+    got_out, _ = chunk_kda(**pooled, output_final_state=True)
+    assert torch.equal(got_out, out)
+    assert torch.equal(pool[[5, 2, 0]], state[[0, 2, 3]])
+
+
+def test_indices_past_32_bits_are_past_the_pool() -> None:
+    arguments = SMALL.arguments()
+    out, _ = forward(arguments | {"initial_state": None})
+    pool = pool_of(arguments["initial_state"])
+    before = pool.clone()
+    far = torch.tensor([5, 1 - 2**33, 2 + 2**32, -(2**63)]) + torch.tensor([2**32, 0, 0, 0])
+    pooled = arguments | {"initial_state": pool, "ssm_state_indices": far}
+    assert torch.equal(chunk_kda(**pooled, output_final_state=True)[0], out)
+    assert torch.equal(pool.nan_to_num(7.0), before.nan_to_num(7.0))
+
+
 @pytest.mark.parametrize("has_pool", [False, True])
 def test_sequences_that_have_no_state_yet(has_pool: bool) -> None:
     arguments = SMALL.arguments()

@@ -97,6 +97,16 @@ TENSOR_RULES = [
         "128",
         "130",
     ),
+    wrong_value(
+        "no batch entry",
+        {
+            name: value[:0] if isinstance(value, torch.Tensor) else value
+            for name, value in dense().items()
+        },
+        "`q`",
+        "batch entry",
+        "(0, 8, 2, 32)",
+    ),
     wrong_value("no heads", dense(q=zeros(2, 8, 0, 32), k=zeros(2, 8, 0, 32)), "heads", "0"),
     *(
         wrong_value(
@@ -209,6 +219,9 @@ LENGTH_RULES = [
     wrong_type("a length is a float", packed(cu_seqlens=[0, 8.0]), "`cu_seqlens[1]`", "float"),
     wrong_type("lengths are a number", packed(cu_seqlens=8), "`cu_seqlens`", "int"),
     wrong_type("lengths are a string", packed(cu_seqlens="08"), "`cu_seqlens`", "str"),
+    wrong_type("lengths are pairs", packed(cu_seqlens=[[0, 3], [3, 8]]), "`cu_seqlens[0]`", "list"),
+    wrong_type("a length is a string", packed(cu_seqlens=[0, ""]), "`cu_seqlens[1]`", "str"),
+    wrong_value("a length past int64", packed(cu_seqlens=[0, 2**70]), "`cu_seqlens[1]`"),
     wrong_value("lengths start late", packed(cu_seqlens=[1, 8]), "`cu_seqlens", "0", "1"),
     wrong_value("lengths end early", packed(cu_seqlens=[0, 7]), "`cu_seqlens", "8", "7"),
     wrong_value("lengths end late", packed(cu_seqlens=[0, 9]), "`cu_seqlens", "8", "9"),
@@ -222,6 +235,12 @@ LENGTH_RULES = [
         packed(chunk_indices=torch.zeros(2, 3, dtype=torch.int64)),
         "`chunk_indices`",
         "(2, 3)",
+    ),
+    wrong_type(
+        "ragged chunk_indices",
+        packed(chunk_indices=[[0, 0], [2], [0]]),
+        "`chunk_indices[0]`",
+        "list",
     ),
     wrong_type("chunk_indices are floats", packed(chunk_indices=torch.zeros(4)), "`chunk_indices`"),
     wrong_value(
@@ -266,6 +285,11 @@ STATE_RULES = [
         dense(initial_state=zeros(2, 2, 32, 16, dtype=f32)),
         "`initial_state`",
     ),
+    unbuilt(
+        "the state requires a gradient",
+        dense(initial_state=zeros(*STATE, dtype=f32).requires_grad_()),
+        "`initial_state`",
+    ),
 ]
 
 FORWARD_RULES = [*TENSOR_RULES, *OPTION_RULES, *GATE_RULES, *LENGTH_RULES, *STATE_RULES]
@@ -297,6 +321,17 @@ POOL_RULES = [
         pool(initial_state=zeros(5, 32, 4, 16, dtype=f32).transpose(1, 2)),
         "`initial_state`",
         "dense",
+    ),
+    wrong_value(
+        "slots share memory",
+        pool(initial_state=zeros(1, 4, 32, 16, dtype=f32).expand(5, 4, 32, 16)),
+        "`initial_state`",
+        "slots apart",
+    ),
+    unbuilt(
+        "the pool requires a gradient",
+        pool(initial_state=zeros(5, 4, 32, 16, dtype=f32).requires_grad_()),
+        "`initial_state`",
     ),
     wrong_type(
         "has_initial_state is int32",
