@@ -42,14 +42,14 @@ def recurrent_kda(
     sequences. Without ``cu_seqlens`` every batch entry is a sequence of T tokens.
 
     Args:
-        q: Queries, fp16, bf16 or fp32, last axis dense: BSND ``[B, T, H, K]``, BNSD
+        q: Queries, fp16 or bf16, last axis dense: BSND ``[B, T, H, K]``, BNSD
             ``[B, H, T, K]``, TND ``[T, H, K]`` or NTD ``[H, T, K]``; K and V are multiples of 16
             up to 256, all strides but the last are free.
         k: Keys, shape and dtype of q.
         v: Values ``[.., HV, V]``, dtype of q.
-        raw_gate: Gate ``[.., HV, K]``, fp32, bf16 or fp16: before its activation, or natural-log
-            decays of at most 0 without ``use_gate_in_kernel``.
-        beta: Step sizes ``[.., HV]``, fp32, bf16 or fp16.
+        raw_gate: Gate ``[.., HV, K]``, fp32 or bf16: before its activation, or natural-log decays
+            of at most 0 without ``use_gate_in_kernel``.
+        beta: Step sizes ``[.., HV]``, fp32 or bf16.
         state: States, fp32, bf16 or fp16, last axis dense, other strides free: ``[slots, HV, V,
             K]``, or ``[slots, HV, K, V]`` with ``state_v_first=False``; one per sequence without
             ``ssm_state_indices``.
@@ -74,7 +74,8 @@ def recurrent_kda(
         safe_gate: Whether the gate is the bounded one.
         lower_bound: Least log decay of the bounded gate, in [-5, 0), None for -5.
         skip_index_below: A sequence whose first slot lies below is skipped, a step whose slot does
-            is not stored. 1 keeps slot 0 as a dummy, as vllm-ascend does.
+            is not stored. 1 keeps slot 0 as a dummy, as vllm-ascend does. Without
+            ``ssm_state_indices`` it says nothing.
 
     Returns:
         ``out`` in q's dtype, token-major: ``[B, T, HV, V]``, or ``[T, HV, V]`` for TND and NTD.

@@ -80,6 +80,7 @@ def validate_recurrent_kda(
     num_slots = _check_state(state, sizes, v_first, num_sequences, has_indices=num_steps > 0)
     in_place = as_flag("inplace_final_state", inplace_final_state)
     has_columns = ssm_state_indices is not None and ssm_state_indices.ndim == 2
+    skip = as_int("skip_index_below", skip_index_below, minimum=0, maximum=MAX_INT32)
     return RecurrentProblem(
         layout=layout,
         sizes=sizes,
@@ -96,7 +97,8 @@ def validate_recurrent_kda(
         num_steps=num_steps,
         has_step_slots=in_place and has_columns,
         has_accepted=num_accepted_tokens is not None,
-        skip_index_below=as_int("skip_index_below", skip_index_below, minimum=0, maximum=MAX_INT32),
+        # numbers of sequences are no slots that could be dummies
+        skip_index_below=skip if num_steps else 0,
         in_place=in_place,
         wants_final_state=as_flag("output_final_state", output_final_state),
     )

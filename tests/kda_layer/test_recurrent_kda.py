@@ -167,6 +167,11 @@ def test_sequences_below_the_skip_index_are_zero(skip: int) -> None:
     assert (not out[0, 1:3].any()) == (skip > 0), skipped
 
 
+def test_states_that_are_no_slots_are_not_skipped(nan_filled_memory: None) -> None:
+    check(Case(lengths=(1, 1, 1), packed=False, options={"skip_index_below": 2}))
+    check(Case(lengths=(1, 0, 2), options={"skip_index_below": 1}))
+
+
 def test_an_index_past_the_pool_is_skipped() -> None:
     call = make(POOL.but(indices=(5, 7, 2**31 - 1)))
     before = call.state.clone()
