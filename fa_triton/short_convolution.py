@@ -32,8 +32,9 @@ def causal_conv1d_fn(
             is ``taps.t()`` of dense taps ``[width, dim]``, else copied.
         bias: ``[dim]``, fp16, bf16 or fp32.
         activation: ``silu``, ``swish`` (the same) or True; None for none.
-        conv_states: States ``[slots, dim, columns]``, fp16, bf16 or fp32, any strides; the last
-            ``width - 1`` tokens of a sequence lie in the first columns, oldest first.
+        conv_states: States ``[slots, dim, columns]``, fp16, bf16 or fp32, any strides, each within
+            2^31 elements; the last ``width - 1`` tokens of a sequence lie in the first columns,
+            oldest first.
         has_initial_state: Which sequences start from their state ``[N]``, bool; None for none.
         cache_indices: Slot of each sequence ``[N]``, int32 or int64; None for its number.
         query_start_loc: Starts of the packed sequences ``[N + 1]``, int32 or int64; None for one.
@@ -87,8 +88,9 @@ def causal_conv1d_update(
     Args:
         x: One token each ``[B, dim]``, some ``[B, dim, L]``, or packed ones ``[T, dim]`` with
             ``query_start_loc``; fp16, bf16 or fp32. Copied if channels are not dense in memory.
-        conv_state: States ``[slots, dim, columns]``, fp16, bf16 or fp32, any strides; at least
-            ``width - 1`` columns, with ``num_accepted_tokens`` ``width - 2`` and the most tokens.
+        conv_state: States ``[slots, dim, columns]``, fp16, bf16 or fp32, any strides, each within
+            2^31 elements; at least ``width - 1`` columns, with ``num_accepted_tokens``
+            ``width - 2`` and the most tokens.
         weight: Filter ``[dim, width]``, width 2 to 5, fp16, bf16 or fp32. Used where it lies if it
             is ``taps.t()`` of dense taps ``[width, dim]``, else copied.
         bias: ``[dim]``, fp16, bf16 or fp32.

@@ -151,7 +151,7 @@ def _launch(
     for name, tensor in (("x", rows), ("weight", weight)):
         check_has_memory(name, tensor)
     taps = weight.t()
-    if taps.stride(1) != 1:
+    if taps.stride(1) != 1 or len(taps) * taps.stride(0) >= 2**31:
         taps = taps.contiguous()
     state_strides = (0, 1, 0) if states is None else states.stride()
     programs = min(num_tasks, device_info(out.device).num_aiv)

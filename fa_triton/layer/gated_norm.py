@@ -34,7 +34,7 @@ def normalise(
 
     check_has_memory("x", x)
     inner = 1
-    if not (_is_line(x) and _is_line(gate)):
+    if x.ndim > 1 and not (_is_line(x) and _is_line(gate)):
         inner = x.shape[-2]
     form = norm_form(problem)
     x_rows, gate_rows, out_rows = (_rows(tensor, inner) for tensor in (x, gate, out))

@@ -258,6 +258,11 @@ def _check_states(
         )
     if any(stride < 1 < size for stride, size in zip(tensor.stride(), got, strict=True)):
         raise ValueError(f"`{name}` must keep its elements apart, got strides {tensor.stride()}")
+    if (dim - 1) * tensor.stride(1) + (got[2] - 1) * tensor.stride(2) >= 2**31:
+        # a kernel counts offsets inside a state in 32 bits
+        raise ValueError(
+            f"`{name}` must hold a state within 2^31 elements, got strides {tensor.stride()}"
+        )
     return got[0], got[2]
 
 

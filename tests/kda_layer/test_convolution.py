@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import pytest
@@ -288,6 +289,16 @@ def test_nothing_but_what_is_named_is_read(nan_filled_memory: None) -> None:
     assert states[[0, 2, 4]].isnan().all()
     again = causal_conv1d_update(x[:2], states, weight, conv_state_indices=slots)
     assert torch.isfinite(again).all()
+
+
+@pytest.mark.forked
+def test_taps_may_lie_far_apart() -> None:
+    """In memory that exists where it is touched only."""
+    x, weight = rand(9, 32), rand(32, 4, seed=1)
+    memory = torch.frombuffer(mmap.mmap(-1, 2 * (3 * 2**30 + 32)), dtype=torch.bfloat16)
+    far = memory.as_strided((32, 4), (1, 2**30))
+    far.copy_(weight)
+    assert torch.equal(causal_conv1d_fn(x.t(), far), causal_conv1d_fn(x.t(), weight))
 
 
 def test_an_index_outside_the_states_is_skipped() -> None:

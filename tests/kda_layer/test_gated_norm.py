@@ -73,6 +73,12 @@ def test_rows_may_be_strided() -> None:
     assert torch.equal(expected, check(x, apart, weight))
 
 
+def test_one_row_may_be_strided() -> None:
+    x, gate, weight = rand(64), rand(64, seed=1), rand(64, seed=2)
+    apart = torch.stack([x, torch.full_like(x, torch.nan)], -1)[:, 0]
+    assert torch.equal(check(x, gate, weight), check(apart, gate, weight))
+
+
 def test_large_values_and_zero_rows_stay_finite(nan_filled_memory: None) -> None:
     x, gate = rand(8, 128, dtype=torch.float32), rand(8, 128, dtype=torch.float32, seed=1) * 1e4
     x[0], x[1] = 0.0, x[1] * 1e15

@@ -155,6 +155,13 @@ FN_RULES = [
         "`conv_states`",
         "apart",
     ),
+    wrong_value(
+        "a state past 2^31 elements",
+        {name: value.to("meta") for name, value in prefill().items()}
+        | {"conv_states": torch.empty_strided((5, 24, 3), (1, 2**27, 5), device="meta")},
+        "`conv_states`",
+        "2^31",
+    ),
     wrong_value("no states", prefill(conv_states=None), "`has_initial_state`", "conv_states"),
     wrong_type("flags", prefill(has_initial_state=ints(1, 0)), "`has_initial_state`", "bool"),
     wrong_value(
