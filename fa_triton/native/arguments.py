@@ -139,6 +139,7 @@ class Arguments:
         Raises:
             TypeError: An argument is no tensor, number, or compile-time value.
             RuntimeError: A tensor is not on the CPU.
+            NotImplementedError: A tensor has elements but no memory.
         """
         types = tuple(map(type, values))
         layout = self._layouts.get(types)
@@ -158,6 +159,11 @@ class Arguments:
                     f"got {tensor.device}"
                 )
             address = packed[position] = tensor.data_ptr()
+            if not address and tensor.numel():
+                raise NotImplementedError(
+                    f"kernel `{self.kernel.__name__}`: `{self.names[position]}` must have memory, "
+                    f"got a tensor of shape {tuple(tensor.shape)} whose storage is gone"
+                )
             key.append(tensor.dtype)
             key.append(loose or not address & 15)
         for position, loose in layout.integers:

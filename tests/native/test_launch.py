@@ -242,6 +242,15 @@ def test_tensor_on_another_device() -> None:
         runner(copy)[1](torch.zeros(64), torch.zeros(64, device="meta"), 64, 1)
 
 
+def test_tensor_without_memory() -> None:
+    x, y = vectors(64)
+    x.untyped_storage().resize_(0)
+    with pytest.raises(NotImplementedError, match=r"`X` must have memory, got .*\(64,\)"):
+        runner(copy)[1](x, y, 64, 1)
+    runner(copy)[1](torch.zeros(0), y, 0, 1)
+    assert not y.any()
+
+
 def test_the_variant_key_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     x, y = vectors()
     with caplog.at_level(logging.DEBUG, logger="fa_triton.launch"):
