@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from fa_triton.delta_rule.buffers import allocate_buffers
@@ -97,7 +98,7 @@ def chunk_over_pool(
         **options,
     )
     if value_checks_enabled():
-        _check_pool_slots(ssm_state_indices, initial_state, is_written=output_final_state)
+        _check_pool_slots(ssm_state_indices, initial_state, problem, options)
     if q.device.type == "cpu" and cpu_mode() == "reference":
         from fa_triton.delta_rule.chunk_reference import chunk_over_pool_by_reference
 
@@ -157,15 +158,21 @@ def _as_slots(indices: torch.Tensor) -> torch.Tensor:
     return indices.to(torch.int32).contiguous()
 
 
-def _check_pool_slots(indices: torch.Tensor, pool: torch.Tensor, *, is_written: bool) -> None:
+def _check_pool_slots(
+    indices: torch.Tensor, pool: torch.Tensor, problem: ChunkKdaProblem, options: ChunkKdaOptions
+) -> None:
     slots = indices.cpu().numpy()
+    lengths = np.full(problem.num_sequences, problem.sizes.num_tokens)
+    cu_seqlens = options.get("cu_seqlens")
+    if cu_seqlens is not None:
+        lengths = torch.as_tensor(cu_seqlens).cpu().diff().numpy()
     check_slots(
         "ssm_state_indices",
         slots,
         pool.shape[0],
         skipped=slots < 0,
-        used=slots >= 0,
-        is_written=is_written,
+        used=lengths > 0,
+        is_written=problem.wants("final_state"),
     )
 
 

@@ -35,7 +35,9 @@ def check_recurrent_values(problem: RecurrentProblem, options: RecurrentOptions)
         steps = indices.shape[1]
         first = np.zeros(problem.num_sequences, np.int64)
         if accepted_tensor is not None:
-            accepted = _to_host(accepted_tensor)
+            # counts of sequences that are not there may be anything
+            counts = used & ~skipped.all(1)
+            accepted = np.where(counts, _to_host(accepted_tensor), 1)
             check_counts("num_accepted_tokens", accepted, steps, "the columns of the indices")
             first = accepted - 1
         runs = used & ~skipped[np.arange(len(first)), first]

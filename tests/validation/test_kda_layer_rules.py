@@ -9,8 +9,14 @@ from unittest import mock
 import pytest
 import torch
 
-from fa_triton import causal_conv1d_fn, causal_conv1d_update, recurrent_kda, rms_norm_gated
-from tests.validation.kda_calls import bf16, f32, zeros
+from fa_triton import (
+    causal_conv1d_fn,
+    causal_conv1d_update,
+    chunk_kda,
+    recurrent_kda,
+    rms_norm_gated,
+)
+from tests.validation.kda_calls import bf16, f32, pool, zeros
 from tests.validation.refusals import Refusal, assert_refused, unbuilt, wrong_type, wrong_value
 
 
@@ -286,7 +292,7 @@ VALUE_RULES = [
     (recurrent_kda, wrong_value("twice", decode(ssm_state_indices=ints(1, 0, 1)), "once", "1")),
     (
         recurrent_kda,
-        wrong_value("accepted", steps(num_accepted_tokens=ints(1, 4, 1)), "[1]`", "3", "4"),
+        wrong_value("accepted", steps(num_accepted_tokens=ints(4, 1, 1)), "[0]`", "3", "4"),
     ),
     (
         recurrent_kda,
@@ -318,6 +324,8 @@ def test_skipped_and_empty_sequences_may_hold_any_index(monkeypatch: pytest.Monk
     calls = [
         (recurrent_kda, decode(ssm_state_indices=ints(-9, 99, 2))),
         (recurrent_kda, steps(ssm_state_indices=ints([0, 99, 99], [99, 99, 99], [-1, 0, 0]))),
+        (recurrent_kda, steps(num_accepted_tokens=ints(1, 0, -5))),
+        (chunk_kda, pool(ssm_state_indices=ints(4, 4, -1))),
         (causal_conv1d_fn, prefill(cache_indices=ints(-1, 0))),
         (causal_conv1d_update, update(conv_state_indices=ints(-1, 0))),
     ]
