@@ -1,8 +1,8 @@
 """Phase 2 of ``chunk_kda_fwd``, Prepare, scores: decayed products of a chunk's queries and keys.
 
-``Aqk_ij = scale sum_k q_ik k_jk 2^(gk_ik - gk_jk)`` for i >= j and, for i > j, beta_i times the same
-of the keys, ``Lkk_ij``. One task is BLOCK_R rows of one chunk and value head. The first of them is
-the reference row r: ``2^(gk_i - gk_r) 2^(gk_r - gk_j)`` has no positive exponent for columns before
+``Aqk_ij = scale sum_k q_ik k_jk 2^(gk_ik - gk_jk)`` for i >= j and, for i > j, beta_i times the
+same of the keys, ``Lkk_ij``. One task is BLOCK_R rows of one chunk and value head. The first is the
+reference row r: ``2^(gk_i - gk_r) 2^(gk_r - gk_j)`` has no positive exponent for columns before
 the block. Inside the block it has, at most 15 * 5 / ln 2 = 108 with a bounded gate (-5 per token at
 least), which fp32 holds; for unbounded gates ``kda_prepare_diagonal`` writes the diagonal blocks,
 left zero here.

@@ -18,7 +18,15 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
 # Folders whose tests run compiled kernels: a fault there must end one test, not the run.
-ISOLATED_FOLDERS = ("native", "flash_attn", "torch_ops", "demo", "kda", "kda_layer", "incre_flash_attention")
+ISOLATED_FOLDERS = (
+    "native",
+    "flash_attn",
+    "incre_flash_attention",
+    "kda",
+    "kda_layer",
+    "torch_ops",
+    "demo",
+)
 ISOLATED_THREADS = 2
 
 
