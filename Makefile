@@ -87,6 +87,7 @@ compile-all: $(STAMP) ## Compile every shipped kernel and tile for every Ascend 
 .PHONY: perf
 perf: $(STAMP) ## Measure again and renew the tables and plots of README and docs.
 	$(BIN)/python -m perf.run cpu
+	$(BIN)/python -m perf.run kda
 	$(BIN)/python -m perf.run planner
 	$(BIN)/python -m perf.plot
 

@@ -7,7 +7,7 @@ points each: see tests/native/test_math.py.
 
 from __future__ import annotations
 
-# n + r = x / ln 2 is split in two halves of the exponent, so that 2^n may be denormal.
+# n + r = x / ln 2; 2^n is split in two halves of the exponent, so that it may be denormal.
 _EXP_TAIL = """\
   %p0 = call float @llvm.fma.f32(float %r, float 0x3F2A0D2CE0000000, float 0x3F56E879C0000000)
   %p1 = call float @llvm.fma.f32(float %p0, float %r, float 0x3F81112100000000)
@@ -18,6 +18,10 @@ _EXP_TAIL = """\
   %p5 = call float @llvm.fma.f32(float %p4, float %r2, float %r)
   %p6 = fadd float %p5, 1.000000e+00
   %ni = fptosi float %n to i32
+"""
+
+# %p6 * 2^%ni
+_SCALE = """\
   %nh = ashr i32 %ni, 1
   %nl = sub i32 %ni, %nh
   %ah = add i32 %nh, 127
@@ -40,7 +44,7 @@ define internal float @__fa_exp(float %x0) alwaysinline {{
   %n = call float @llvm.rint.f32(float %t)
   %r1 = call float @llvm.fma.f32(float %n, float 0xBFE6300000000000, float %x)
   %r = call float @llvm.fma.f32(float %n, float 0x3F2BD01060000000, float %r1)
-{_EXP_TAIL}\
+{_EXP_TAIL}{_SCALE}\
   %z = fcmp olt float %x0, 0xC059FE3680000000
   %e1 = select i1 %z, float 0.000000e+00, float %e
   %big = fcmp ogt float %x0, 0x40562E42E0000000
@@ -51,6 +55,7 @@ define internal float @__fa_exp(float %x0) alwaysinline {{
 }}
 """
 
+# A minimax polynomial of 2^d on [-1/2, 1/2]. A NaN passes through it, whatever its exponent.
 _EXP2 = f"""
 define internal float @__fa_exp2(float %x0) alwaysinline {{
   %lo = fcmp olt float %x0, 0xC062E00000000000
@@ -59,11 +64,16 @@ define internal float @__fa_exp2(float %x0) alwaysinline {{
   %x = select i1 %hi, float 0x4060200000000000, float %x1
   %n = call float @llvm.rint.f32(float %x)
   %d = fsub float %x, %n
-  %r = fmul float %d, 0x3FE62E4300000000
-{_EXP_TAIL}\
-  %nan = fcmp uno float %x0, %x0
-  %e3 = select i1 %nan, float %x0, float %e
-  ret float %e3
+  %p1 = call float @llvm.fma.f32(float %d, float 0x3F241FBBC0000000, float 0x3F55F3E540000000)
+  %p2 = call float @llvm.fma.f32(float %p1, float %d, float 0x3F83B2D4C0000000)
+  %p3 = call float @llvm.fma.f32(float %p2, float %d, float 0x3FAC6AEE80000000)
+  %p4 = call float @llvm.fma.f32(float %p3, float %d, float 0x3FCEBFBDC0000000)
+  %p5 = call float @llvm.fma.f32(float %p4, float %d, float 0x3FE62E4300000000)
+  %p6 = call float @llvm.fma.f32(float %p5, float %d, float 1.000000e+00)
+  %nan = fptosi float %n to i32
+  %ni = freeze i32 %nan
+{_SCALE}\
+  ret float %e
 }}
 """
 
