@@ -88,7 +88,7 @@ def causal_conv1d(
             row_end = tl.minimum(row + size, length)
             o_c = tile * BLOCK_C + tl.arange(0, BLOCK_C)
             m_c = o_c < dim
-            first_row = first.to(tl.int64)
+            first_row = tl.cast(first, tl.int64)
             p_x = x + batch * stride_xb + first_row * stride_xt
             p_out = out + batch * stride_ob + first_row * stride_ot
             p_state = conv_states
@@ -122,12 +122,12 @@ def causal_conv1d(
             for r in range(row, row_end, BLOCK_T):
                 m = (o_t < row_end - r)[:, None] & m_c[None, :]
                 b_acc = tl.zeros([BLOCK_T, BLOCK_C], tl.float32) + b_bias[None, :]
-                p_rows = p_x + r.to(tl.int64) * stride_xt
+                p_rows = p_x + tl.cast(r, tl.int64) * stride_xt
                 for tap in range(WIDTH):
                     p_tap = p_rows + (o_t - (WIDTH - 1) + tap)[:, None] * stride_xt
                     b_rows = tl.load(p_tap + o_c[None, :], mask=m, other=0.0).to(tl.float32)
                     b_acc = add_tap(b_acc, b_rows, weight, tap, o_c, m_c, stride_wt)
                 store_rows(
-                    p_out + r.to(tl.int64) * stride_ot, b_acc, o_t, row_end - r, o_c, m_c,
+                    p_out + tl.cast(r, tl.int64) * stride_ot, b_acc, o_t, row_end - r, o_c, m_c,
                     stride_ot, HAS_SILU,
                 )  # fmt: skip

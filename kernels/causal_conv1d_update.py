@@ -83,7 +83,7 @@ def causal_conv1d_update(
         if runs:
             o_c = tile * BLOCK_C + tl.arange(0, BLOCK_C)
             m_c = o_c < dim
-            first_row = first.to(tl.int64)
+            first_row = tl.cast(first, tl.int64)
             p_x = x + batch * stride_xb + first_row * stride_xt
             p_out = out + batch * stride_ob + first_row * stride_ot
             p_state = conv_state + slot * stride_ss
@@ -97,7 +97,7 @@ def causal_conv1d_update(
                 columns = tl.minimum(length + WIDTH - 2, num_columns)
                 oldest = length * 0 + (2 - WIDTH)
             for r in range(0, length, BLOCK_T):
-                p_rows = p_x + r.to(tl.int64) * stride_xt
+                p_rows = p_x + tl.cast(r, tl.int64) * stride_xt
                 b_acc = tl.zeros([BLOCK_T, BLOCK_C], tl.float32) + b_bias[None, :]
                 for tap in range(WIDTH):
                     b_rows = load_positions(
@@ -106,7 +106,7 @@ def causal_conv1d_update(
                     )  # fmt: skip
                     b_acc = add_tap(b_acc, b_rows, weight, tap, o_c, m_c, stride_wt)
                 store_rows(
-                    p_out + r.to(tl.int64) * stride_ot, b_acc, o_t, length - r, o_c, m_c,
+                    p_out + tl.cast(r, tl.int64) * stride_ot, b_acc, o_t, length - r, o_c, m_c,
                     stride_ot, HAS_SILU,
                 )  # fmt: skip
             b_last = load_positions(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -310,6 +314,16 @@ def test_an_index_outside_the_states_is_skipped() -> None:
     assert torch.equal(states, before)
 
 
+INTERPRETED = """
+import torch
+from tests.kda_layer.test_convolution import check_fn, check_update
+
+check_fn([2, 0, 19], slots=[3, 1, 0], kept=[True, True, False])
+check_update([1, 3, 0], [2, 0, 1])
+print("done")
+"""
+
+
 def test_reference_mode_answers_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> list[torch.Tensor]:
         weight, states = rand(24, 4, seed=1), rand(3, 5, 24, seed=2).transpose(1, 2)
@@ -325,3 +339,11 @@ def test_reference_mode_answers_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FA_TRITON_CPU", "reference")
     for plain, fast in zip(run(), native, strict=True):
         torch.testing.assert_close(plain, fast, atol=0.02, rtol=0.02)
+
+
+def test_the_interpreter_answers_alike(repo_root: Path) -> None:
+    environment = os.environ | {"FA_TRITON_CPU": "interpreter", "PYTHONPATH": str(repo_root)}
+    process = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True
+    )
+    assert process.stdout == "done\n", process.stderr
