@@ -6,6 +6,7 @@ import torch
 
 from fa_triton.layer.gated_norm import normalise
 from fa_triton.ops.routing import goes_through_dispatcher
+from fa_triton.validation.gated_norm import SUBJECT
 
 
 def rms_norm_gated(
@@ -43,7 +44,7 @@ def rms_norm_gated(
         Arithmetic is fp32, rounded once. No host sync; nothing is mutated. Source:
         flash-linear-attention ``FusedRMSNormGated``.
     """
-    if goes_through_dispatcher(x, gate, weight, bias):
+    if goes_through_dispatcher(x, gate, weight, bias, subject=SUBJECT):
         return torch.ops.fa_triton.rms_norm_gated(
             x, gate, weight, bias, eps=eps, activation=activation
         )

@@ -14,7 +14,7 @@ import torch
 from fa_triton.delta_rule.calls import chunk_over_pool, chunk_results, gate_sums
 from fa_triton.delta_rule.outputs import ChunkKdaOutputs
 from fa_triton.delta_rule.problem import ChunkKdaOptions, GateCallOptions
-from fa_triton.ops.routing import goes_through_dispatcher
+from fa_triton.ops.routing import KDA, goes_through_dispatcher
 from fa_triton.validation.kda import chosen_results
 from fa_triton.validation.scalars import as_flag
 
@@ -301,7 +301,9 @@ def _chunk_results(
 
 
 def _is_traced(*arguments: object) -> bool:
-    return goes_through_dispatcher(*(a for a in arguments if isinstance(a, torch.Tensor)))
+    return goes_through_dispatcher(
+        *(a for a in arguments if isinstance(a, torch.Tensor)), subject=KDA
+    )
 
 
 def _with_tensors(options: OptionsT) -> OptionsT:

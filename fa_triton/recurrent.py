@@ -6,7 +6,7 @@ import torch
 
 from fa_triton.delta_rule.recurrent import advance, advance_in_place
 from fa_triton.delta_rule.recurrent_problem import RecurrentOptions
-from fa_triton.ops.routing import goes_through_dispatcher
+from fa_triton.ops.routing import KDA, goes_through_dispatcher
 from fa_triton.validation.scalars import as_flag
 
 
@@ -116,7 +116,7 @@ def recurrent_kda(
     rows = (q, k, v, raw_gate, beta, state)
     wants_final = as_flag("output_final_state", output_final_state)
     is_traced = goes_through_dispatcher(
-        *rows, cu_seqlens, ssm_state_indices, A_log, dt_bias, num_accepted_tokens
+        *rows, cu_seqlens, ssm_state_indices, A_log, dt_bias, num_accepted_tokens, subject=KDA
     )
     if as_flag("inplace_final_state", inplace_final_state):
         step = torch.ops.fa_triton.recurrent_kda_ if is_traced else advance_in_place

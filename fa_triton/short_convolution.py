@@ -6,6 +6,7 @@ import torch
 
 from fa_triton.layer.convolution import ConvolutionOptions, UpdateOptions, convolve, update
 from fa_triton.ops.routing import goes_through_dispatcher
+from fa_triton.validation.convolution import SUBJECT
 
 
 def causal_conv1d_fn(
@@ -66,7 +67,7 @@ def causal_conv1d_fn(
         "pad_slot_id": pad_slot_id,
     }
     tensors = (x, weight, bias, conv_states, has_initial_state, cache_indices, query_start_loc)
-    if goes_through_dispatcher(*tensors):
+    if goes_through_dispatcher(*tensors, subject=SUBJECT):
         return torch.ops.fa_triton.causal_conv1d_fn(x, weight, **options)
     return convolve(x, weight, **options)
 
@@ -131,7 +132,7 @@ def causal_conv1d_update(
         "pad_slot_id": pad_slot_id,
     }
     tensors = (x, conv_state, weight, bias, conv_state_indices, num_accepted_tokens)
-    if goes_through_dispatcher(*tensors, query_start_loc):
+    if goes_through_dispatcher(*tensors, query_start_loc, subject=SUBJECT):
         return torch.ops.fa_triton.causal_conv1d_update(x, conv_state, weight, **options)
     return update(x, conv_state, weight, **options)
 

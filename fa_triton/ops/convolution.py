@@ -9,6 +9,7 @@ import torch
 from fa_triton.layer.convolution import convolve, update
 from fa_triton.ops.definition import by_name, define, has_symbols, tensors_have_symbols
 from fa_triton.validation.convolution import (
+    SUBJECT,
     validate_causal_conv1d_fn,
     validate_causal_conv1d_update,
 )
@@ -67,5 +68,5 @@ def _fake_update(
     return x.new_empty(x.transpose(1, 2).shape).transpose(1, 2)
 
 
-define(_FN_SCHEMA, run=_run_fn, fake=_fake_fn)
-define(_UPDATE_SCHEMA, run=_run_update, fake=_fake_update)
+define(_FN_SCHEMA, run=_run_fn, fake=_fake_fn, subject=SUBJECT)
+define(_UPDATE_SCHEMA, run=_run_update, fake=_fake_update, subject=SUBJECT)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from fa_triton.ops.routing import NO_VMAP
+from fa_triton.ops.routing import ATTENTION, no_vmap
 
 NAMESPACE = "fa_triton"
 
@@ -20,6 +20,7 @@ def define(
     run: Callable[..., Any],
     fake: Callable[..., Any],
     tags: Sequence[torch.Tag] = (),
+    subject: str = ATTENTION,
 ) -> None:
     """Register an operator.
 
@@ -29,6 +30,7 @@ def define(
         run: Implementation on every device.
         fake: Shapes, dtypes and strides of the results from those of the arguments.
         tags: Further properties of the operator.
+        subject: What the operator computes, for messages.
     """
     signature = schema[schema.index("(") :]
     name = f"{NAMESPACE}::{schema[: schema.index('(')]}"
@@ -38,8 +40,10 @@ def define(
     if "!" not in signature:
         # of an operator that writes to an argument torch takes no formula: validation refuses
         # gradients, also that of the fake
-        torch.library.register_autograd(name, _refuse_backward, setup_context=_refuse_gradient)
-    torch.library.register_vmap(name, _refuse_vmap)
+        torch.library.register_autograd(
+            name, _refuse_backward, setup_context=functools.partial(_refuse_gradient, subject)
+        )
+    torch.library.register_vmap(name, functools.partial(_refuse_vmap, subject))
 
 
 def _untraced(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -75,17 +79,17 @@ def tensors_have_symbols(*tensors: torch.Tensor | None) -> bool:
     )
 
 
-def _refuse_gradient(ctx: Any, **call: Any) -> NoReturn:
+def _refuse_gradient(subject: str, ctx: Any, **call: Any) -> NoReturn:
     """Called where autograd would record the call, instead of recording it."""
     raise NotImplementedError(
-        "attention is forward only: no argument may require a gradient, got one with "
+        f"{subject} is forward only: no argument may require a gradient, got one with "
         "requires_grad=True; call it under torch.no_grad() or pass tensors detached by .detach()"
     )
 
 
 def _refuse_backward(ctx: Any, *gradients: Any) -> NoReturn:
-    raise NotImplementedError("attention is forward only")
+    raise NotImplementedError("operators of fa_triton are forward only")
 
 
-def _refuse_vmap(*args: Any, **kwargs: Any) -> NoReturn:
-    raise NotImplementedError(NO_VMAP)
+def _refuse_vmap(subject: str, *args: Any, **kwargs: Any) -> NoReturn:
+    raise NotImplementedError(no_vmap(subject))

@@ -6,7 +6,7 @@ import torch
 
 from fa_triton.layer.gated_norm import normalise
 from fa_triton.ops.definition import define, tensors_have_symbols
-from fa_triton.validation.gated_norm import validate_rms_norm_gated
+from fa_triton.validation.gated_norm import SUBJECT, validate_rms_norm_gated
 
 _SCHEMA = (
     "rms_norm_gated(Tensor x, Tensor gate, Tensor weight, Tensor? bias=None, *, float eps=1e-05, "
@@ -28,4 +28,4 @@ def _fake(
     return x.new_empty(x.shape)
 
 
-define(_SCHEMA, run=normalise, fake=_fake)
+define(_SCHEMA, run=normalise, fake=_fake, subject=SUBJECT)

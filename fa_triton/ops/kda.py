@@ -9,6 +9,7 @@ import torch
 from fa_triton.delta_rule.calls import chunk_over_pool, chunk_results, gate_sums
 from fa_triton.ops.definition import by_name, define
 from fa_triton.ops.kda_fakes import fake_chunk_results, fake_gate_sums, fake_over_pool
+from fa_triton.ops.routing import KDA
 
 _ROWS = "Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta"
 _LENGTHS = "Tensor? cu_seqlens=None, Tensor? chunk_indices=None"
@@ -73,6 +74,7 @@ define(
     f"{_LENGTHS}, {_GATE_TENSORS}, *, str[] results, {_OPTIONS}) -> Tensor[]",
     run=_run_results,
     fake=_fake_results,
+    subject=KDA,
 )
 define(
     f"chunk_kda_over_pool_({_ROWS}, Tensor(a!) initial_state, Tensor ssm_state_indices, "
@@ -80,10 +82,12 @@ define(
     f"bool output_final_state=False, {_OPTIONS}) -> Tensor",
     run=_run_over_pool,
     fake=_fake_over_pool,
+    subject=KDA,
 )
 define(
     f"kda_gate_cumsum(Tensor g, Tensor? cu_seqlens=None, {_GATE_TENSORS}, *, int chunk_size, "
     f"str layout='BNSD', {_GATE}) -> Tensor",
     run=_run_gate,
     fake=_fake_gate,
+    subject=KDA,
 )

@@ -9,6 +9,7 @@ import torch
 from fa_triton.delta_rule.layouts import KDA_LAYOUTS
 from fa_triton.delta_rule.recurrent import advance, advance_in_place
 from fa_triton.ops.definition import by_name, define, tensors_have_symbols
+from fa_triton.ops.routing import KDA
 from fa_triton.validation.delta_rule import check_layout
 from fa_triton.validation.recurrent_kda import validate_recurrent_kda
 
@@ -81,10 +82,12 @@ define(
     f"recurrent_kda_({_ROWS}, Tensor(a!) state, {_OPTIONAL}, *, {_OPTIONS}) -> Tensor",
     run=_run_in_place,
     fake=_fake_in_place,
+    subject=KDA,
 )
 define(
     f"recurrent_kda({_ROWS}, Tensor state, {_OPTIONAL}, *, {_OPTIONS}, "
     "bool output_final_state=False) -> (Tensor, Tensor)",
     run=_run,
     fake=_fake,
+    subject=KDA,
 )

@@ -10,15 +10,21 @@ from torch._C._functorch import (
     is_gradtrackingtensor,
 )
 
-NO_VMAP = (
-    "torch.vmap over attention is not built; give the batch its own axis (BSND, BNSD) or pack the "
-    "sequences as TND with cu_seqlens"
-)
+ATTENTION = "attention"
+KDA = "Kimi Delta Attention"
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
-def goes_through_dispatcher(*tensors: torch.Tensor | None) -> bool:
+def no_vmap(subject: str) -> str:
+    """Say that an operator does not run inside ``torch.vmap``, and what to do."""
+    advice = "give the batch its own axis"
+    if subject in (ATTENTION, KDA):
+        advice += " (BSND, BNSD) or pack the sequences as TND with cu_seqlens"
+    return f"torch.vmap over {subject} is not built; {advice}"
+
+
+def goes_through_dispatcher(*tensors: torch.Tensor | None, subject: str = ATTENTION) -> bool:
     """Whether torch must see the call as one operator.
 
     So it is while a graph is traced, under a dispatch mode (fake tensors, FLOP counters), and for
@@ -34,18 +40,18 @@ def goes_through_dispatcher(*tensors: torch.Tensor | None) -> bool:
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor):
             if is_functorch_wrapped_tensor(tensor):
-                _refuse_transform(tensor)
+                _refuse_transform(tensor, subject)
                 through = True
             elif type(tensor) not in _PLAIN_TYPES or tensor.is_meta:
                 through = True
     return through
 
 
-def _refuse_transform(tensor: torch.Tensor) -> None:
+def _refuse_transform(tensor: torch.Tensor, subject: str) -> None:
     if is_batchedtensor(tensor):
-        raise NotImplementedError(NO_VMAP)
+        raise NotImplementedError(no_vmap(subject))
     if is_gradtrackingtensor(tensor):
         raise NotImplementedError(
-            "attention is forward only: derivatives by torch.func are not built; call it outside "
+            f"{subject} is forward only: derivatives by torch.func are not built; call it outside "
             "of torch.func.grad, jvp and the like"
         )

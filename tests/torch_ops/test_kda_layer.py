@@ -166,11 +166,14 @@ def test_fakes_know_shapes_without_running() -> None:
 def test_gradients_are_refused() -> None:
     arguments = make(POOL).arguments
     arguments["q"] = arguments["q"].requires_grad_()
-    for call in (recurrent_kda, OPS.recurrent_kda_, OPS.recurrent_kda):
+    for call in (recurrent_kda, OPS.recurrent_kda_):
         with pytest.raises(NotImplementedError, match="forward only"):
             call(**arguments)
+    with pytest.raises(NotImplementedError, match="Kimi Delta Attention is forward only"):
+        OPS.recurrent_kda(**arguments)
     x = rand(4, 64).requires_grad_()
-    with pytest.raises(NotImplementedError, match="forward only"):
-        rms_norm_gated(x, x, rand(64))
+    for call in (rms_norm_gated, OPS.rms_norm_gated):
+        with pytest.raises(NotImplementedError, match="the gated norm is forward only"):
+            call(x, x, rand(64))
     with pytest.raises(NotImplementedError, match="forward only"):
         OPS.causal_conv1d_fn(x.t(), rand(64, 4))
