@@ -4,8 +4,8 @@
 same of the keys, ``Lkk_ij``. One task is BLOCK_R rows of one chunk and value head. The first is the
 reference row r: ``2^(gk_i - gk_r) 2^(gk_r - gk_j)`` has no positive exponent for columns before
 the block. Inside the block it has, at most 15 * 5 / ln 2 = 108 with a bounded gate (-5 per token at
-least), which fp32 holds; for unbounded gates ``kda_prepare_diagonal`` writes the diagonal blocks,
-left zero here.
+least), which fp32 holds; an unbounded gate may have steeper blocks, which are left zero here and
+written by ``kda_prepare_diagonal``.
 
 The masks stand inside the loop over K on purpose: the compiler of A5 (1.2.0) merges two bare
 ``acc += tl.dot`` of one loop into one product.
@@ -37,6 +37,7 @@ def kda_prepare_scores(
     k_rstd,
     gk,  # [B, HV, T, K] f32
     beta,  # [..] f32 or bf16, through strides
+    is_steep,  # [Nc, HV, row blocks] i32: whether to leave a diagonal block zero, or None: none
     chunks,  # [Nc, 4] i32
     # outputs
     Aqk,  # [B, HV, T, CHUNK] 16-bit
@@ -65,12 +66,10 @@ def kda_prepare_scores(
     BLOCK_C: tl.constexpr,
     BLOCK_K: tl.constexpr,
     # questions
-    HAS_BOUNDED_GATE: tl.constexpr,
     HAS_BETA_SIGMOID: tl.constexpr,
 ):
     """Write the rows of both score matrices, zero above the diagonal."""
     ROW_BLOCKS: tl.constexpr = CHUNK // BLOCK_R
-    CAP: tl.constexpr = LARGEST_EXPONENT if HAS_BOUNDED_GATE else tl.constexpr(0.0)
     o_c = tl.arange(0, BLOCK_C)
     for task in range(tl.program_id(0), num_tasks, tl.num_programs(0)):
         i_unit = task // ROW_BLOCKS
@@ -92,6 +91,12 @@ def kda_prepare_scores(
             norm_row = head_major_row(i_b, i_t, i_h, num_heads, num_tokens)
             b_scale *= tl.load(q_rstd + norm_row + o_r, mask=m_r, other=0.0)
             b_beta *= tl.load(k_rstd + norm_row + o_r, mask=m_r, other=0.0)
+        # 1 where rows see each other inside the block, besides columns before it
+        inside = 1
+        if is_steep is not None:
+            inside = 1 - tl.load(is_steep + task)
+        cap = inside * LARGEST_EXPONENT
+        o_end = first + tl.arange(0, BLOCK_R) * inside
         # no row of a block behind the tail, no key behind the block
         end_c = tl.where(first < valid, CHUNK, 0)
         for c in range(0, end_c, BLOCK_C):
@@ -99,10 +104,7 @@ def kda_prepare_scores(
             m_j = o_j < valid
             b_qk = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
             b_kk = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
-            if HAS_BOUNDED_GATE:
-                end_k = tl.where(c <= first, K, 0)
-            else:
-                end_k = tl.where(c < first, K, 0)
+            end_k = tl.where(c < first + inside, K, 0)
             for s in range(0, end_k, BLOCK_K):
                 o_k = s + tl.arange(0, BLOCK_K)
                 m_k = o_k < K
@@ -115,19 +117,15 @@ def kda_prepare_scores(
                 b_k = tl.load(p_k + o_r[:, None] * stride_kt + o_k[None, :], mask=m_rk, other=0.0)
                 b_kj = tl.load(p_k + o_j[:, None] * stride_kt + o_k[None, :], mask=m_jk, other=0.0)
                 b_gj = tl.load(p_gk + o_j[:, None] * K + o_k[None, :], mask=m_jk, other=0.0)
-                grown = tl.exp2(tl.minimum(b_ref[None, :] - b_gj, CAP))
+                grown = tl.exp2(tl.minimum(b_ref[None, :] - b_gj, cap))
                 b_kj = tl.trans(b_kj.to(tl.float32) * grown)
                 decay = tl.exp2(tl.maximum(b_gk - b_ref[None, :], SMALLEST_EXPONENT))
                 b_q = b_q.to(tl.float32) * decay
                 b_k = b_k.to(tl.float32) * decay
                 qk = tl.dot(b_q, b_kj, input_precision="ieee")
                 kk = tl.dot(b_k, b_kj, input_precision="ieee")
-                if HAS_BOUNDED_GATE:
-                    b_qk += tl.where(o_r[:, None] >= o_j[None, :], qk, 0.0)
-                    b_kk += tl.where(o_r[:, None] > o_j[None, :], kk, 0.0)
-                else:
-                    b_qk += tl.where(first > o_j[None, :], qk, 0.0)
-                    b_kk += tl.where(first > o_j[None, :], kk, 0.0)
+                b_qk += tl.where((o_end + inside)[:, None] > o_j[None, :], qk, 0.0)
+                b_kk += tl.where(o_end[:, None] > o_j[None, :], kk, 0.0)
             if k_rstd is not None:
                 b_norm = tl.load(k_rstd + norm_row + o_j, mask=m_j, other=0.0)
                 b_qk *= b_norm[None, :]

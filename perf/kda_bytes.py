@@ -60,8 +60,12 @@ def _phases(w: KdaWorkload, tiles: ChunkTiles) -> Iterator[tuple[str, float, flo
     operands = 2 * narrow_k + wide_k + beta
     yield "scores", _scores_loaded(w, tiles) + beta + scores, operands + scores
     if not w.is_bounded:
-        diagonal = operands + (_NARROW + _WIDE) * chunk * SCORE_ROWS
-        yield "diagonal", diagonal, diagonal
+        ends = 2 * chunk // SCORE_ROWS * _WIDE * k + _WIDE * k
+        flags = _WIDE * chunk // SCORE_ROWS
+        yield "spans", ends + flags, ends + flags
+        blocks = (_NARROW + _WIDE) * chunk * SCORE_ROWS
+        # every block steep: each of its rows is a column once
+        yield "diagonal", operands + narrow_k + wide_k + blocks, operands + blocks
     triangle = _WIDE * chunk * (chunk - 1) / 2
     yield "inverse", _inverse_moved(chunk, tiles.inverse_r), triangle + square
     row_operands = 2 * narrow_k + wide_k + narrow_v + beta

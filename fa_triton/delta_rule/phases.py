@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from fa_triton.delta_rule.layouts import kda_strides
+from fa_triton.delta_rule.tiles import SCORE_ROWS
 from fa_triton.device import device_info
 from fa_triton.launch import runner
 
@@ -114,6 +115,7 @@ class ChunkPhases:
         self._tables = tables
         self._problem = prepared.problem
         self._forms = prepared.forms
+        self._is_steep: torch.Tensor | None = None
         self._norms: dict[str, torch.Tensor | None] = {"q_rstd": None, "k_rstd": None}
 
     def norm(self) -> None:
@@ -146,14 +148,16 @@ class ChunkPhases:
         )
 
     def scores(self) -> None:
-        """Prepare: scores Aqk and Lkk."""
+        """Prepare: scores Aqk and Lkk, steep blocks of an unbounded gate apart."""
+        self._find_steep_blocks()
         from fa_triton.kernels.kda_prepare_diagonal import kda_prepare_diagonal
         from fa_triton.kernels.kda_prepare_scores import kda_prepare_scores
 
-        for kernel, form in (
-            (kda_prepare_scores, self._forms.scores),
-            (kda_prepare_diagonal, self._forms.diagonal),
-        ):
+        kernels: tuple[tuple[object, KernelForm | None, Cores], ...] = (
+            (kda_prepare_scores, self._forms.scores, "matrix"),
+            (kda_prepare_diagonal, self._forms.diagonal, "vector"),
+        )
+        for kernel, form, cores in kernels:
             if form is None:
                 continue
             blocks = self._problem.chunk_size // int(dict(form.constants)["BLOCK_R"])
@@ -161,7 +165,7 @@ class ChunkPhases:
                 kernel,
                 form,
                 self._units * blocks,
-                "matrix",
+                cores,
                 q=self._inputs.q,
                 k=self._inputs.k,
                 gk=self._buffers.gk,
@@ -171,11 +175,32 @@ class ChunkPhases:
                 num_heads=self._problem.sizes.num_heads,
                 scale=self._problem.scale,
                 beta_scale=self._problem.beta_scale,
+                is_steep=self._is_steep,
                 chunks=self._tables.chunks,
                 **self._norms,
                 **self._input_strides("q", "k"),
                 **_strides("b", self._inputs.beta, self._problem.layout),
             )
+
+    def _find_steep_blocks(self) -> None:
+        form = self._forms.spans
+        if form is None:
+            return
+        from fa_triton.kernels.kda_prepare_spans import kda_prepare_spans
+
+        blocks = self._problem.chunk_size // SCORE_ROWS
+        self._is_steep = torch.empty(
+            (self._units, blocks), dtype=torch.int32, device=self._problem.sizes.device
+        )
+        self._launch(
+            kda_prepare_spans,
+            form,
+            self._units,
+            "vector",
+            gk=self._buffers.gk,
+            chunks=self._tables.chunks,
+            is_steep=self._is_steep,
+        )
 
     def inverse(self) -> None:
         """Prepare: Akk, the inverse of the unit lower triangular key matrix."""

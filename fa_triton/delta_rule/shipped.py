@@ -13,8 +13,9 @@ _NORMS = ("q_rstd", "k_rstd")
 _OPTIONAL: dict[str, tuple[str, ...]] = {
     "kda_gate": ("A_log", "dt_bias"),
     "kda_qk_norm": (),
-    "kda_prepare_scores": _NORMS,
-    "kda_prepare_diagonal": _NORMS,
+    "kda_prepare_spans": (),
+    "kda_prepare_scores": (*_NORMS, "is_steep"),
+    "kda_prepare_diagonal": (*_NORMS, "is_steep"),
     "kda_prepare_inverse": (),
     "kda_prepare_merge": (),
     "kda_post_wu": _NORMS,
@@ -23,7 +24,13 @@ _OPTIONAL: dict[str, tuple[str, ...]] = {
 }
 KERNELS = tuple(_OPTIONAL)
 
-_VECTOR_KERNELS = ("kda_gate", "kda_qk_norm", "kda_prepare_inverse")
+_VECTOR_KERNELS = (
+    "kda_gate",
+    "kda_qk_norm",
+    "kda_prepare_spans",
+    "kda_prepare_diagonal",
+    "kda_prepare_inverse",
+)
 _RECURRENCE = Properties(
     pipelined=False,
     rows_shared=True,
@@ -35,7 +42,7 @@ _MERGE_A2 = Properties(
     reason="each of four small products waits for the one before; blocks do not overlap",
 )
 
-_INDEX_TENSORS = ("chunks", "sequences", "state_indices")
+_INDEX_TENSORS = ("chunks", "sequences", "state_indices", "is_steep")
 _FLOAT_TENSORS = ("A_log", "dt_bias", "gk", "Lkk", "q_rstd", "k_rstd")
 _STATES = ("initial_state", "final_state")
 _FLOATS = ("scale", "beta_scale", "lower_bound")

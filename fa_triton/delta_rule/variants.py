@@ -24,6 +24,7 @@ class ChunkForms:
 
     gate: KernelForm
     qk_norm: KernelForm | None
+    spans: KernelForm | None
     scores: KernelForm | None
     diagonal: KernelForm | None
     inverse: KernelForm
@@ -62,10 +63,15 @@ def chunk_forms(problem: ChunkKdaProblem, tiles: ChunkTiles) -> ChunkForms:
     beta = (("beta", dtype_name(sizes.beta_dtype)),)
     norms = ("q_rstd", "k_rstd") if problem.has_qk_norm else ()
     sigmoid = problem.has_beta_sigmoid
-    qk_norm = scores = diagonal = None
+    qk_norm = spans = scores = diagonal = None
     if problem.has_qk_norm:
         constants = _constants(K=key_dim, CHUNK=chunk, BLOCK_K=tiles.norm_k)
         qk_norm = KernelForm("kda_qk_norm", dtype, constants)
+    # a chunk of one block has no scores beside it: all of it is taken apart
+    steep = () if problem.gate.is_bounded or chunk == SCORE_ROWS else ("is_steep",)
+    if steep:
+        constants = _constants(K=key_dim, CHUNK=chunk, BLOCK_K=tiles.norm_k)
+        spans = KernelForm("kda_prepare_spans", "fp32", constants)
     if problem.gate.is_bounded or chunk > SCORE_ROWS:
         constants = _constants(
             K=key_dim,
@@ -73,10 +79,9 @@ def chunk_forms(problem: ChunkKdaProblem, tiles: ChunkTiles) -> ChunkForms:
             BLOCK_R=SCORE_ROWS,
             BLOCK_C=tiles.score_c,
             BLOCK_K=tiles.score_k,
-            HAS_BOUNDED_GATE=problem.gate.is_bounded,
             HAS_BETA_SIGMOID=sigmoid,
         )
-        scores = KernelForm("kda_prepare_scores", dtype, constants, norms, beta)
+        scores = KernelForm("kda_prepare_scores", dtype, constants, (*norms, *steep), beta)
     if not problem.gate.is_bounded:
         constants = _constants(
             K=key_dim,
@@ -85,7 +90,7 @@ def chunk_forms(problem: ChunkKdaProblem, tiles: ChunkTiles) -> ChunkForms:
             BLOCK_K=tiles.diagonal_k,
             HAS_BETA_SIGMOID=sigmoid,
         )
-        diagonal = KernelForm("kda_prepare_diagonal", dtype, constants, norms, beta)
+        diagonal = KernelForm("kda_prepare_diagonal", dtype, constants, (*norms, *steep), beta)
     inverse = _constants(CHUNK=chunk, BLOCK_R=tiles.inverse_r)
     merges = _merge_forms(dtype, chunk, tiles.inverse_r)
     post_wu = _constants(
@@ -106,6 +111,7 @@ def chunk_forms(problem: ChunkKdaProblem, tiles: ChunkTiles) -> ChunkForms:
     return ChunkForms(
         gate=gate_form(sizes, problem.gate, chunk, tiles.gate_k),
         qk_norm=qk_norm,
+        spans=spans,
         scores=scores,
         diagonal=diagonal,
         inverse=KernelForm("kda_prepare_inverse", "fp32" if merges else dtype, inverse),

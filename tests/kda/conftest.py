@@ -8,6 +8,7 @@ import importlib
 KERNELS = (
     "kda_gate",
     "kda_qk_norm",
+    "kda_prepare_spans",
     "kda_prepare_scores",
     "kda_prepare_diagonal",
     "kda_prepare_inverse",
