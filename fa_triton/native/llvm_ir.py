@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fa_triton.native.errors import LoweringError
 from fa_triton.native.math_functions import FUNCTIONS, INTRINSICS
-from fa_triton.native.narrow_floats import vectorisable
+from fa_triton.native.narrow_floats import vectorisable, with_rounding
 
 DRIVER = "__fa_grid"
 
@@ -204,4 +204,4 @@ def finish(text: str, signature: KernelSignature) -> str:
     )
     if "@llvm.umin.i64(" not in text:
         text += "declare i64 @llvm.umin.i64(i64, i64)\n"
-    return text + _driver(signature)
+    return with_rounding(text) + _driver(signature)

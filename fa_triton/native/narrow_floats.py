@@ -21,6 +21,23 @@ _ROUNDED = re.compile(
     r"  (?P<result>%\w+) = select i1 (?P=is_nan), i16 32704, i16 (?P=low)\n"
 )
 _NAN_BITS = 0x7FC00000
+# What x86 calls where it has no instruction that rounds to bf16, with the bits of the rest: a
+# function of the compiler's runtime library, which a process need not have.
+_RUNTIME_ROUNDING = """
+define bfloat @__truncsfbf2(float %x) {
+  %bits = bitcast float %x to i32
+  %is_nan = fcmp uno float %x, %x
+  %high = lshr i32 %bits, 16
+  %odd = and i32 %high, 1
+  %bias = add i32 %odd, 32767
+  %sum = add i32 %bits, %bias
+  %rounded = lshr i32 %sum, 16
+  %word = select i1 %is_nan, i32 32704, i32 %rounded
+  %half = trunc i32 %word to i16
+  %result = bitcast i16 %half to bfloat
+  ret bfloat %result
+}
+"""
 
 
 def vectorisable(text: str) -> str:
@@ -38,6 +55,11 @@ def vectorisable(text: str) -> str:
         r"  \g<result> = or i16 \g<low>, 0\n",
         text,
     )
+
+
+def with_rounding(text: str) -> str:
+    """Define the function that bf16 arithmetic may call to round its results."""
+    return text + _RUNTIME_ROUNDING if "bfloat" in text else text
 
 
 def _copy_integers(function: str) -> str:

@@ -309,7 +309,9 @@ VALUE_RULES = [
 ]
 
 
-@pytest.mark.parametrize(("operator", "refusal"), VALUE_RULES, ids=str)
+@pytest.mark.parametrize(
+    ("operator", "refusal"), VALUE_RULES, ids=[f"{op.__name__}-{rule}" for op, rule in VALUE_RULES]
+)
 def test_values_are_checked_on_demand(
     operator: Any, refusal: Refusal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
