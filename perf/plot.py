@@ -13,9 +13,11 @@ import typer
 from perf.environment import ROOT
 
 RESULTS = ROOT / "perf" / "results" / "cpu.jsonl"
+KDA_RESULTS = ROOT / "perf" / "results" / "kda.jsonl"
 PLOT = ROOT / "docs" / "cpu_performance.png"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- performance: begin -->", "<!-- performance: end -->"
+KDA_MARKERS = "<!-- kda: begin -->", "<!-- kda: end -->"
 
 GOAL = 0.95
 DTYPE_COLOURS = {"bf16": "#4477aa", "fp16": "#ccbb44", "fp32": "#228833"}
@@ -70,14 +72,33 @@ def table(results: list[Result]) -> str:
             f" | {r['warm']['first_s']:.2f} |"
             for r in first
         ]
-    origin = results[0]
-    packages = ", ".join(f"{k} {v}" for k, v in origin["toolchain"].items() if v)
-    lines += [
-        "",
-        f"Measured {origin['date']} by `{origin['command']}` at commit {origin['commit']} on "
-        f"{origin['device']}; {packages}.",
+    return "\n".join([*lines, "", _provenance(results[0])])
+
+
+def kda_table(results: list[Result]) -> str:
+    """Return the README's section of linear attention: ratios, shares of the phases, origin."""
+    lines = [
+        "| gate | dtype | 1 thread, CPU time | goal | fastest peer | share of the phases |",
+        "|---|---|---|---|---|---|",
     ]
-    return "\n".join(lines)
+    for r in _of_kind(results, "timing"):
+        total = sum(r["phases_ms"].values())
+        shares = ", ".join(
+            f"{name} {100 * ms / total:.0f} %" for name, ms in r["phases_ms"].items()
+        )
+        lines.append(
+            f"| {r['workload']} | {r['dtype']} | {r['ratio']:.2f} | {r['goal']:.2f} | {r['peer']} "
+            f"| {shares} |"
+        )
+    return "\n".join([*lines, "", _provenance(results[0])])
+
+
+def _provenance(result: Result) -> str:
+    packages = ", ".join(f"{k} {v}" for k, v in result["toolchain"].items() if v)
+    return (
+        f"Measured {result['date']} by `{result['command']}` at commit {result['commit']} on "
+        f"{result['device']}; {packages}."
+    )
 
 
 def plot(results: list[Result], path: Path) -> None:
@@ -118,24 +139,27 @@ def plot(results: list[Result], path: Path) -> None:
     plt.close(figure)
 
 
-def fill_readme(section: str, path: Path) -> None:
+def fill_readme(section: str, path: Path, markers: tuple[str, str] = (BEGIN, END)) -> None:
     """Replace what stands between the two markers."""
+    begin, end = markers
     text = path.read_text()
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"`{path.name}` must hold the markers {BEGIN} and {END}")
-    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
-    path.write_text(pattern.sub(lambda _: f"{BEGIN}\n{section}\n{END}", text))
+    if begin not in text or end not in text:
+        raise ValueError(f"`{path.name}` must hold the markers {begin} and {end}")
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    path.write_text(pattern.sub(lambda _: f"{begin}\n{section}\n{end}", text))
 
 
 def main(
     results: Annotated[Path, typer.Option(help="JSONL file of perf.run.")] = RESULTS,
     picture: Annotated[Path, typer.Option(help="PNG file, replaced.")] = PLOT,
-    readme: Annotated[Path, typer.Option(help="File with the two markers.")] = README,
+    kda_results: Annotated[Path, typer.Option(help="That of the command kda.")] = KDA_RESULTS,
+    readme: Annotated[Path, typer.Option(help="File with the markers.")] = README,
 ) -> None:
-    """Renew the plot and the README's performance table."""
+    """Renew the plot and the README's performance tables."""
     found = read_results(results)
     plot(found, picture)
     fill_readme(table(found), readme)
+    fill_readme(kda_table(read_results(kda_results)), readme, KDA_MARKERS)
 
 
 if __name__ == "__main__":

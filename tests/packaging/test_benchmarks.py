@@ -10,7 +10,7 @@ import torch
 from perf import overhead
 from perf.candidates import peers
 from perf.gate import check
-from perf.plot import BEGIN, END, fill_readme, table
+from perf.plot import BEGIN, END, fill_readme, kda_table, table
 from perf.shapes import DTYPES, WORKLOADS, make_tensors
 from perf.timing import compare, torch_threads
 
@@ -108,6 +108,15 @@ def test_readme_keeps_all_but_the_table(tmp_path):
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     fill_readme("new", page)
     assert page.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+
+
+def test_table_of_linear_attention_tells_shares():
+    line = result(
+        workload="bounded", goal=0.75, peer="torch fp32", phases_ms={"gate": 1, "FwdH": 3}
+    )
+    text = kda_table([line])
+    assert "| bounded | bf16 | 0.80 | 0.75 | torch fp32 | gate 25 %, FwdH 75 % |" in text
+    assert "at commit abc on a processor" in text
 
 
 def test_readme_without_markers_is_refused(tmp_path):
