@@ -1,4 +1,4 @@
-"""FlashAttention in Triton for Ascend NPUs, which also runs natively on the CPU.
+"""FlashAttention and Kimi Delta Attention in Triton for Ascend NPUs, also native on the CPU.
 
 Importing this package imports neither triton nor a device library: the public functions are
 resolved on first use.

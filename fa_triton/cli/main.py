@@ -116,7 +116,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """FlashAttention in Triton for Ascend NPUs, which also runs natively on the CPU."""
+    """FlashAttention and Kimi Delta Attention in Triton for Ascend NPUs, also native on the CPU."""
     configure_logging(verbose)
 
 
