@@ -9,6 +9,9 @@ from fa_triton import chunk_kda_fwd
 from tests.kda.budget import assert_accurate
 from tests.kda.problems import GATES, OUTPUTS, KdaProblem
 
+# many forms of many kernels: quick one by one, not together
+pytestmark = pytest.mark.slow
+
 BF16, FP16 = torch.bfloat16, torch.float16
 
 SMALL = KdaProblem(lengths=(150,), head_dims=(64, 64), heads=(1, 2))

@@ -16,6 +16,9 @@ from fa_triton.device import CPU_MODE_VARIABLE
 from tests.kda.budget import oracle
 from tests.kda.problems import OUTPUTS, KdaProblem
 
+# many forms of many kernels: quick one by one, not together
+pytestmark = pytest.mark.slow
+
 PACKED = KdaProblem(
     head_dims=(64, 32), heads=(1, 2), lengths=(70, 0, 1, 65), packed=True, layout="TND"
 )

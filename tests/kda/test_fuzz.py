@@ -23,6 +23,9 @@ from fa_triton.delta_rule.outputs import ChunkKdaOutputs
 from tests.kda.budget import Verdict, compare
 from tests.kda.problems import GATES, LAYOUTS, OUTPUTS, KdaProblem, one_thread
 
+# many forms of many kernels: quick one by one, not together
+pytestmark = pytest.mark.slow
+
 log = logging.getLogger(__name__)
 
 EXAMPLES = os.environ.get("FA_TRITON_FUZZ_EXAMPLES")

@@ -11,6 +11,9 @@ from fa_triton import chunk_kda_fwd, kda_gate_cumsum
 from fa_triton.delta_rule.tables import chunk_tables
 from tests.kda.problems import LAYOUTS, OUTPUTS, KdaProblem, from_layout, in_layout
 
+# many forms of many kernels: quick one by one, not together
+pytestmark = pytest.mark.slow
+
 SMALL = KdaProblem(head_dims=(64, 32), heads=(1, 2), lengths=(70, 70))
 PACKED = SMALL.but(lengths=(3, 0, 64, 65, 1), packed=True, layout="TND")
 INPUTS = ("q", "k", "v", "g", "beta")

@@ -10,6 +10,9 @@ import torch
 from fa_triton import chunk_kda_fwd
 from tests.kda.problems import OUTPUTS, KdaProblem, from_layout, in_layout, tokens_of
 
+# many forms of many kernels: quick one by one, not together
+pytestmark = pytest.mark.slow
+
 SMALL = KdaProblem(head_dims=(64, 32), heads=(1, 2), lengths=(150, 150, 150))
 INPUTS = ("q", "k", "v", "g", "beta")
 

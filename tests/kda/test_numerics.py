@@ -11,6 +11,9 @@ from fa_triton import chunk_kda_fwd
 from tests.kda.budget import assert_accurate, oracle
 from tests.kda.problems import GATES, OUTPUTS, KdaProblem, in_layout, tokens_of
 
+# many forms of many kernels: quick one by one, not together
+pytestmark = pytest.mark.slow
+
 SMALL = KdaProblem(lengths=(150,), head_dims=(64, 64), heads=(1, 2))
 
 

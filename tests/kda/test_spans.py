@@ -11,6 +11,9 @@ from fa_triton.launch import runner
 from tests.kda.budget import assert_accurate
 from tests.kda.problems import OUTPUTS, KdaProblem
 
+# many forms of many kernels: quick one by one, not together
+pytestmark = pytest.mark.slow
+
 ROWS = 16
 # log2 that a block may fall by, and natural-log decays per token on both sides of it
 LARGEST_SPAN = 108.0

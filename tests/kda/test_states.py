@@ -10,6 +10,9 @@ import torch
 from fa_triton import chunk_kda, chunk_kda_fwd
 from tests.kda.problems import KdaProblem
 
+# many forms of many kernels: quick one by one, not together
+pytestmark = pytest.mark.slow
+
 SMALL = KdaProblem(
     head_dims=(64, 32), heads=(1, 2), lengths=(70, 0, 1, 130), packed=True, layout="TND"
 )

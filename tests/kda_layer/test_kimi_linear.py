@@ -22,7 +22,10 @@ SLOTS = (5, 2, 9)
 # Beyond rounding between operators, a prefill rounds inside the chunked form.
 FACTOR = 1.15
 
-pytestmark = pytest.mark.parametrize("bounded", [False, True], ids=["softplus", "bounded"])
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("bounded", [False, True], ids=["softplus", "bounded"]),
+]
 
 
 @functools.cache

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from fa_triton import recurrent_kda
 from tests.kda_layer.recurrent_calls import Case, answer, make
 
+# many forms of many kernels: quick one by one, not together
+pytestmark = pytest.mark.slow
+
 POOL = Case(lengths=(1, 1, 1), slots=7, indices=(5, 0, 3))
 # One row per sequence: skipped by its first index, empty, then steps 2, 3 and 1 of three slots.
 SPECULATIVE = Case(

@@ -16,6 +16,9 @@ import fa_triton.ops  # noqa: F401 registers the operators
 from fa_triton import chunk_kda, chunk_kda_fwd, kda_gate_cumsum
 from tests.kda.problems import OUTPUTS, KdaProblem
 
+# many forms of many kernels: quick one by one, not together
+pytestmark = pytest.mark.slow
+
 OPS = torch.ops.fa_triton
 ROWS = ("q", "k", "v", "g", "beta")
 

@@ -16,6 +16,9 @@ import fa_triton.ops
 from fa_triton import causal_conv1d_fn, causal_conv1d_update, recurrent_kda, rms_norm_gated
 from tests.kda_layer.recurrent_calls import Case, make
 
+# many forms of many kernels: quick one by one, not together
+pytestmark = pytest.mark.slow
+
 OPS = torch.ops.fa_triton
 POOL = Case(lengths=(1, 2), slots=4, indices=(3, 1), heads=1, v_heads=2)
 STEPS = POOL.but(slots=5, indices=((3, 1), (4, 0)), accepted=(2, 1))
