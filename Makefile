@@ -61,7 +61,7 @@ test: $(STAMP) ## Run all tests.
 	$(PYTEST) -n $(JOBS)
 
 .PHONY: test-fast
-test-fast: $(STAMP) ## Run the tests that are quick; below three minutes on two cores.
+test-fast: $(STAMP) ## Run the tests that are quick; three to six minutes on two cores.
 	$(PYTEST) -n $(JOBS) -m 'not slow'
 
 .PHONY: fuzz
