@@ -18,10 +18,10 @@ from collections.abc import Sequence
 
 import torch
 
+from fa_triton.delta_rule.layouts import PACKED_LAYOUTS
 from fa_triton.delta_rule.outputs import ChunkKdaOutputs
 from fa_triton.delta_rule.reference_steps import (
     LN2,
-    PACKED_LAYOUTS,
     Chunks,
     DeltaRuleRows,
     Stored,

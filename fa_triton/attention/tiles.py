@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
+from fa_triton.padding import padded
 from fa_triton.problem import AttnProblem
 from fa_triton.targets import target
 
@@ -75,8 +76,8 @@ def padded_dims(head_dim: int, head_dim_v: int) -> tuple[int, int]:
 
     DV is D or half of it, so that few forms serve all pairs.
     """
-    dim = max(_power_of_two(head_dim), _power_of_two(head_dim_v))
-    return dim, max(_power_of_two(head_dim_v), dim // 2, MIN_DIM)
+    dim = max(padded(head_dim, MIN_DIM), padded(head_dim_v, MIN_DIM))
+    return dim, max(padded(head_dim_v, MIN_DIM), dim // 2, MIN_DIM)
 
 
 def kv_step(page_size: int, block_kv: int) -> int:
@@ -122,7 +123,7 @@ def fractal_tile(tile: TileConfig, dim: int, dtype: DtypeClass) -> TileConfig:
 
 def tile_on_pages(tile: TileConfig, step: int, device: str) -> TileConfig:
     """Tile that advances by ``step`` keys."""
-    block_kv = _power_of_two(step)
+    block_kv = padded(step, MIN_DIM)
     block_q = _not_square(tile.block_q, block_kv, device)
     peel = tile.peel_interior and step == block_kv
     return msgspec.structs.replace(tile, block_q=block_q, block_kv=block_kv, peel_interior=peel)
@@ -135,11 +136,6 @@ def _not_square(block_q: int, block_kv: int, device: str) -> int:
     axis for the other.
     """
     return block_q // 2 if device in ("A2", "A3") and block_q == block_kv == 64 else block_q
-
-
-def _power_of_two(size: int) -> int:
-    """The smallest power of two that holds ``size`` and fits a matrix product."""
-    return max(1 << (size - 1).bit_length(), MIN_DIM)
 
 
 def _largest_divisor(block: int, tile: int) -> int:

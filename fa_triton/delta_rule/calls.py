@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fa_triton.delta_rule.buffers import allocate_buffers
+from fa_triton.delta_rule.layouts import PACKED_LAYOUTS
 from fa_triton.delta_rule.phases import (
     ChunkPhases,
     DeltaRuleInputs,
@@ -143,7 +144,7 @@ def gate_sums(
         lower_bound=gate.lower_bound,
         form=gate_form(sizes, gate, chunk_size, tiles_for(sizes, chunk_size).gate_k),
     )
-    return gk[0] if layout in ("TND", "NTD") else gk
+    return gk[0] if layout in PACKED_LAYOUTS else gk
 
 
 def _as_int8(flags: torch.Tensor | None) -> torch.Tensor | None:
@@ -229,7 +230,7 @@ def _run_chunks(
         phases.fwd_h(states)
     if problem.wants("attn_out"):
         phases.finalize()
-    is_rank_3 = problem.layout in ("TND", "NTD")
+    is_rank_3 = problem.layout in PACKED_LAYOUTS
     found = {}
     for name in problem.results:
         if name != "final_state":

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 KDA_LAYOUTS: dict[str, LayoutAxes] = DENSE_LAYOUTS | {
     "NTD": LayoutAxes(rank=3, outer=None, token=1, head=0, dims=(2,)),
 }
+# without a batch axis
+PACKED_LAYOUTS = ("TND", "NTD")
 KDA_LAYOUT_SHAPES: dict[str, str] = {
     "BSND": "(B, T, N, D)",
     "BNSD": "(B, N, T, D)",

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from fa_triton.attention.tiles import tile_device
 from fa_triton.delta_rule.tiles import ChunkTileKey, choose_chunk_tiles
-from fa_triton.delta_rule.variants import ChunkForms, chunk_forms, padded
+from fa_triton.delta_rule.variants import ChunkForms, chunk_forms
 from fa_triton.device import device_info
+from fa_triton.padding import padded
 
 if TYPE_CHECKING:
     from fa_triton.delta_rule.problem import ChunkKdaProblem

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from fa_triton.delta_rule.layouts import KDA_LAYOUTS
+from fa_triton.delta_rule.layouts import PACKED_LAYOUTS
+from fa_triton.delta_rule.shapes import state_shape
 
 if TYPE_CHECKING:
     import torch
@@ -82,14 +83,14 @@ class RecurrentProblem:
         """Shape of the result, token-major: ``(B, T, HV, V)``, or ``(T, HV, V)`` if packed."""
         sizes = self.sizes
         shape = (sizes.num_tokens, sizes.num_v_heads, sizes.value_dim)
-        return shape if KDA_LAYOUTS[self.layout].rank == 3 else (sizes.batch_size, *shape)
+        return shape if self.layout in PACKED_LAYOUTS else (sizes.batch_size, *shape)
 
     @property
     def final_shape(self) -> tuple[int, ...]:
         """Shape of new states, one per sequence."""
-        dims = (self.sizes.key_dim, self.sizes.value_dim)
-        rows_columns = dims[::-1] if self.state_v_first else dims
-        return self.num_sequences, self.sizes.num_v_heads, *rows_columns
+        sizes, v_first = self.sizes, self.state_v_first
+        shape = state_shape(sizes.num_v_heads, sizes.key_dim, sizes.value_dim, is_v_first=v_first)
+        return self.num_sequences, *shape
 
     @property
     def leaves_rows(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from fa_triton.kernel_form import KernelForm, dtype_name
+from fa_triton.padding import padded
 
 if TYPE_CHECKING:
     from fa_triton.delta_rule.recurrent_problem import RecurrentProblem
@@ -26,7 +27,7 @@ GATE_MODES = {"given": 0, "softplus": 1, "bounded": 2}
 
 def k_tile(dim_k: int) -> int:
     """Columns of the tile that holds all of K."""
-    return max(16, 1 << (dim_k - 1).bit_length())
+    return padded(dim_k, 16)
 
 
 def v_tile(dim_v: int, dim_k: int) -> int:
@@ -35,7 +36,7 @@ def v_tile(dim_v: int, dim_k: int) -> int:
     A state tile of 64 x 128 fp32 and its products fill the unified buffer of an NPU; on a CPU tiles
     of 64 were fastest too (Xeon with AVX-512, 2026-11-30).
     """
-    return min(max(16, 1 << (dim_v - 1).bit_length()), 64 if k_tile(dim_k) <= 128 else 32)
+    return min(padded(dim_v, 16), 64 if k_tile(dim_k) <= 128 else 32)
 
 
 def recurrent_constants(

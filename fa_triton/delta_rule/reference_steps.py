@@ -12,8 +12,9 @@ from itertools import pairwise
 
 import torch
 
+from fa_triton.delta_rule.layouts import PACKED_LAYOUTS
+
 LN2 = math.log(2.0)
-PACKED_LAYOUTS = ("TND", "NTD")
 _HEAD_SECOND = ("BNSD", "NTD")
 
 # Rows of a block, whose decays against one another are taken pair by pair.

@@ -5,6 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def state_shape(
+    num_v_heads: int, key_dim: int, value_dim: int, *, is_v_first: bool
+) -> tuple[int, int, int]:
+    """Shape of the states of one sequence."""
+    if is_v_first:
+        return num_v_heads, value_dim, key_dim
+    return num_v_heads, key_dim, value_dim
+
+
 @dataclass(frozen=True)
 class ResultShapes:
     """Sizes that decide, for inputs of rank 4.
@@ -34,9 +43,9 @@ class ResultShapes:
     @property
     def state(self) -> tuple[int, int, int]:
         """States of one sequence."""
-        if self.state_v_first:
-            return self.num_v_heads, self.value_dim, self.key_dim
-        return self.num_v_heads, self.key_dim, self.value_dim
+        return state_shape(
+            self.num_v_heads, self.key_dim, self.value_dim, is_v_first=self.state_v_first
+        )
 
     def of(self, name: str) -> tuple[int, ...]:
         """Shape of the result of this name."""

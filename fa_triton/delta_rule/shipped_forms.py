@@ -16,8 +16,9 @@ import torch
 
 from fa_triton.delta_rule.problem import ChunkKdaProblem
 from fa_triton.delta_rule.tiles import ChunkTileKey, choose_chunk_tiles
-from fa_triton.delta_rule.variants import chunk_forms, padded
+from fa_triton.delta_rule.variants import chunk_forms
 from fa_triton.kernel_form import KernelForm
+from fa_triton.padding import padded
 from fa_triton.validation.delta_rule import DeltaRuleSizes, GateOptions
 
 CHUNK_SIZES = (64, 128)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fa_triton.delta_rule.tiles import SCORE_ROWS
 from fa_triton.kernel_form import KernelForm, dtype_name
+from fa_triton.padding import padded
 
 if TYPE_CHECKING:
     from fa_triton.delta_rule.problem import ChunkKdaProblem
@@ -32,11 +33,6 @@ class ChunkForms:
     post_wu: KernelForm
     fwd_h: KernelForm
     finalize: KernelForm
-
-
-def padded(size: int) -> int:
-    """Smallest power of two that holds a head dim."""
-    return 1 << (size - 1).bit_length()
 
 
 def gate_form(sizes: DeltaRuleSizes, gate: GateOptions, chunk_size: int, gate_k: int) -> KernelForm:

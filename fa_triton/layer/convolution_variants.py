@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from fa_triton.kernel_form import KernelForm, dtype_name
+from fa_triton.padding import padded
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +40,7 @@ def update_constants(
     """Compile-time arguments of ``causal_conv1d_update``; ``columns`` of a state are written."""
     return {
         "WIDTH": width,
-        "BLOCK_T": min(UPDATE_ROWS, _power_of_two(longest)),
+        "BLOCK_T": min(UPDATE_ROWS, padded(longest)),
         "BLOCK_C": channel_tile(dim),
         "BLOCK_S": _state_rows(columns),
         "HAS_SILU": has_silu,
@@ -48,7 +49,7 @@ def update_constants(
 
 def channel_tile(dim: int) -> int:
     """Channels of one task."""
-    return min(CHANNELS, max(16, 1 << (dim - 1).bit_length()))
+    return min(CHANNELS, padded(dim, 16))
 
 
 def fn_form(problem: ConvolutionProblem, tensors: Collection[str]) -> KernelForm:
@@ -91,9 +92,4 @@ def _form(
 
 def _state_rows(columns: int) -> int:
     """Rows of the tile that holds a state; triton-ascend 3.2.0 crashes on some of two rows."""
-    return max(4, _power_of_two(columns))
-
-
-def _power_of_two(size: int) -> int:
-    """Smallest power of two that is at least ``size``."""
-    return 1 << (size - 1).bit_length()
+    return padded(columns, 4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fa_triton.kernel_form import KernelForm, dtype_name
+from fa_triton.padding import padded
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +20,7 @@ TILE = 4096
 
 def norm_constants(dim: int, *, has_silu: bool) -> dict[str, int | bool]:
     """Compile-time arguments of ``rms_norm_gated``."""
-    columns = max(16, 1 << (dim - 1).bit_length())
+    columns = padded(dim, 16)
     return {"BLOCK_R": max(1, TILE // columns), "BLOCK_D": columns, "HAS_SILU": has_silu}
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from fa_triton.delta_rule.layouts import kda_extents
+from fa_triton.delta_rule.layouts import PACKED_LAYOUTS, kda_extents
 from fa_triton.delta_rule.shapes import ResultShapes
 from fa_triton.ops.definition import tensors_have_symbols
 from fa_triton.validation.delta_rule import check_input_forms, check_layout
@@ -49,7 +49,7 @@ def fake_chunk_results(
         )
     layout = options.get("layout", "BSND")
     shapes = _shapes(q, v, options, "h" in results)
-    is_rank_3 = layout in ("TND", "NTD")
+    is_rank_3 = layout in PACKED_LAYOUTS
     found = []
     for name in results:
         shape = shapes.of(name)
@@ -87,7 +87,7 @@ def fake_over_pool(
             **options,
         )
     shape = _shapes(q, v, options, False).of("attn_out")
-    return q.new_empty(shape[1:] if layout in ("TND", "NTD") else shape)
+    return q.new_empty(shape[1:] if layout in PACKED_LAYOUTS else shape)
 
 
 def fake_gate_sums(
@@ -99,7 +99,7 @@ def fake_gate_sums(
         validate_gate_cumsum(g, chunk_size=chunk_size, **options)
     sizes = kda_extents(g, layout)
     shape = (sizes.outer, sizes.heads, sizes.tokens, sizes.head_dim)
-    return g.new_empty(shape[1:] if layout in ("TND", "NTD") else shape, dtype=torch.float32)
+    return g.new_empty(shape[1:] if layout in PACKED_LAYOUTS else shape, dtype=torch.float32)
 
 
 def _tensors(options: GateCallOptions) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ import torch
 
 from fa_triton.delta_rule.layouts import kda_extents
 from fa_triton.delta_rule.problem import RESULT_NAMES, ChunkKdaProblem
+from fa_triton.delta_rule.shapes import state_shape
 from fa_triton.validation.delta_rule import (
     DeltaRuleSizes,
     GateOptions,
@@ -86,13 +87,11 @@ def validate_chunk_kda(
     has_sigmoid, beta_scale = check_beta_options(use_beta_sigmoid_in_kernel, allow_neg_eigval)
     num_sequences = check_lengths_form(cu_seqlens, chunk_indices, sizes.batch_size, sizes.device)
     v_first = as_flag("state_v_first", state_v_first)
-    dims = (sizes.key_dim, sizes.value_dim)
-    state_shape = (sizes.num_v_heads, *(reversed(dims) if v_first else dims))
     state_dtype = _check_states(
         initial_state,
         ssm_state_indices,
         has_initial_state,
-        state_shape,
+        state_shape(sizes.num_v_heads, sizes.key_dim, sizes.value_dim, is_v_first=v_first),
         num_sequences,
         sizes.device,
         is_v_first=v_first,
