@@ -1,9 +1,9 @@
 """Eager float64 attention for every argument of ``incre_flash_attention``: the oracle of the tests.
 
 Unlike the kernels it has no tiles, no plan and no second call for a prefix: the keys and values of
-one sequence are gathered into a dense tensor, dequantised, and one softmax is taken over all of
-them. With ``emulate`` it rounds what a kernel must store, nothing else: dequantised keys and
-values, the weights before they meet V, and the result.
+one sequence are gathered into a dense tensor, and one softmax is taken over all of them. With
+``emulate`` it rounds what a kernel must store, nothing else: the weights before they meet V, q
+where a scale per channel joins it, and the result.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fa_triton.reference import (
     sequence_view,
     softmax_weights,
 )
+from fa_triton.validation.antiquant import PER_TOKEN
 from fa_triton.validation.incremental import validate_incre_flash_attention
 from fa_triton.validation.incremental_lengths import resolve_actual_lengths
 from fa_triton.validation.optional_tensors import as_given
@@ -82,7 +83,7 @@ def incre_flash_attention_reference(
     lse = torch.empty((batch, heads, tokens), dtype=torch.float64, device=place)
     storage = attn.dtype if emulate else torch.float64
     for b in range(batch):
-        sequence = call.sequence(b, storage)
+        sequence = call.sequence(b)
         rows = sequence_view(call.query, attn.layout_q, b, 0, tokens).double()
         b_out, lse[b] = _attend_sequence(problem, rows, sequence, call.sinks, storage)
         sequence_view(out, attn.layout_out, b, 0, tokens).copy_(b_out)
@@ -100,14 +101,21 @@ class _Sequence:
     """Keys of one sequence, the shared prefix first.
 
     Attributes:
-        keys: ``[Nkv, keys, D]``, dequantised, float64.
+        keys: ``[Nkv, keys, D]``, float64; stored integers with their offsets added.
         values: Likewise.
+        key_scale: Of stored integers, ``[Nkv, 1, D]`` per channel, ``[Nkv or 1, keys, 1]`` per
+            token; None where the numbers are what they are.
+        value_scale: Likewise.
+        is_scaled_per_token: Which of the two forms it is.
         bias: ``[N, Sq, keys]`` or None.
         hidden: Keys that the mask hides ``[N, Sq, keys]``, bool, or None.
     """
 
     keys: torch.Tensor
     values: torch.Tensor
+    key_scale: torch.Tensor | None
+    value_scale: torch.Tensor | None
+    is_scaled_per_token: bool
     bias: torch.Tensor | None
     hidden: torch.Tensor | None
 
@@ -180,22 +188,27 @@ class _Call:
             quant_offset2=viewed("quant_offset2", output_quant_view),
         )
 
-    def sequence(self, b: int, storage: torch.dtype) -> _Sequence:
-        """Gather one sequence; dequantised numbers are rounded to ``storage``."""
+    def sequence(self, b: int) -> _Sequence:
+        """Gather one sequence."""
         start, length = self._own_keys(b)
         prefix = self.problem.prefix_length
         columns = torch.cat((torch.arange(prefix), prefix + start + torch.arange(length)))
         columns = columns.to(self.query.device)
-        parts = []
+        numbers, scales = [], []
         for side in range(2):
-            own = self._dequantise(self._gather(side, b, start, length), side, b, start, storage)
+            own = self._with_offsets(self._gather(side, b, start, length), side, b, start)
             if self.prefixes:
-                shared = self._dequantise(self.prefixes[side], side, b, None, storage)
+                shared = self._with_offsets(self.prefixes[side], side, b, None)
                 own = torch.cat((shared, own), 1)
-            parts.append(own)
+            numbers.append(own)
+            scale = self.scales
+            scales.append(None if scale is None else self._factors(scale, side, b, start, length))
         return _Sequence(
-            keys=parts[0],
-            values=parts[1],
+            keys=numbers[0],
+            values=numbers[1],
+            key_scale=scales[0],
+            value_scale=scales[1],
+            is_scaled_per_token=self.problem.quant in PER_TOKEN,
             bias=None if self.bias is None else self.bias[b][..., columns].double(),
             hidden=None if self.mask is None else self.mask[b][..., columns] != 0,
         )
@@ -225,17 +238,14 @@ class _Call:
         tensor, row = (tensors[b], 0) if self.problem.is_list else (tensors[0], b)
         return sequence_view(tensor, attn.layout_kv, row, 0, start + length)[:, start:]
 
-    def _dequantise(
-        self, numbers: torch.Tensor, side: int, b: int, start: int | None, storage: torch.dtype
+    def _with_offsets(
+        self, numbers: torch.Tensor, side: int, b: int, start: int | None
     ) -> torch.Tensor:
-        """Scale ``[Nkv, length, D]`` and round; without a start it is the prefix."""
+        """Add offsets to ``[Nkv, length, D]``; without a start it is the prefix."""
         numbers = numbers.double()
-        if self.scales is None:
-            return numbers
         if self.offsets is not None:
             numbers = numbers + self._factors(self.offsets, side, b, start, numbers.shape[1])
-        numbers = numbers * self._factors(self.scales, side, b, start, numbers.shape[1])
-        return numbers.to(storage).double()
+        return numbers
 
     def _factors(
         self, table: torch.Tensor, side: int, b: int, start: int | None, length: int
@@ -272,7 +282,8 @@ def _attend_sequence(
         return torch.zeros_like(query), lse
     # Heads of a group share their keys.
     rows = query.reshape(attn.num_heads_kv, attn.group * tokens, head_dim)
-    s = (rows @ sequence.keys.mT).reshape(num_heads, tokens, num_keys) * attn.softmax_scale
+    s = _scaled_logits(rows, sequence, storage)
+    s = s.reshape(num_heads, tokens, num_keys) * attn.softmax_scale
     if attn.softcap:
         s = attn.softcap * torch.tanh(s / attn.softcap)
     if sequence.bias is not None:
@@ -288,10 +299,29 @@ def _attend_sequence(
     weights, total, lse = softmax_weights(attn, s, sinks)
     if problem.masked_row == "mean" and sequence.hidden is not None:
         weights, total = _mean_rows(weights, total, seen, s, sinks)
-    weights = weights.to(storage).double()
     weights = weights.reshape(attn.num_heads_kv, attn.group * tokens, num_keys)
-    out = (weights @ sequence.values).reshape(num_heads, tokens, head_dim)
+    out = _scaled_sums(weights, sequence, storage).reshape(num_heads, tokens, head_dim)
     return out / torch.where(total > 0, total, 1.0)[..., None], lse
+
+
+def _scaled_logits(rows: torch.Tensor, sequence: _Sequence, storage: torch.dtype) -> torch.Tensor:
+    """Return q k: a scale per channel joins the stored q, one per token the logits."""
+    scale = sequence.key_scale
+    if scale is None:
+        return rows @ sequence.keys.mT
+    if not sequence.is_scaled_per_token:
+        return (rows * scale).to(storage).double() @ sequence.keys.mT
+    return (rows @ sequence.keys.mT) * scale.mT
+
+
+def _scaled_sums(weights: torch.Tensor, sequence: _Sequence, storage: torch.dtype) -> torch.Tensor:
+    """Return P V: a scale per token joins the stored P, one per channel the sums."""
+    scale = sequence.value_scale
+    if scale is None:
+        return weights.to(storage).double() @ sequence.values
+    if not sequence.is_scaled_per_token:
+        return (weights.to(storage).double() @ sequence.values) * scale
+    return (weights * scale.mT).to(storage).double() @ sequence.values
 
 
 def _mean_rows(

@@ -11,7 +11,7 @@ import functools
 import re
 from dataclasses import dataclass
 
-DTYPE_NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+DTYPE_NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "int8": "i8"}
 _PRESENT = "with_"
 
 

@@ -195,6 +195,42 @@ class BatchProblem:
         return is_paged(self.layout_kv)
 
 
+NO_SCALES = 0
+PER_CHANNEL = 1
+PER_TOKEN = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheForm:
+    """What keys and values have beside themselves; ``flash_attn`` has none of it.
+
+    Attributes:
+        scales: Of stored integers: ``NO_SCALES``, ``PER_CHANNEL`` or ``PER_TOKEN``.
+        has_offsets: Whether offsets are added to the integers first.
+        has_places: Whether every sequence says where its keys start, as in a list of tensors.
+        has_first_columns: Whether it also says which column of bias, mask and scales that is.
+        has_bias: Whether logits get a bias per key.
+        has_mask: Whether bytes say which keys are hidden.
+        has_mask_rows: Whether rows differ in that.
+    """
+
+    scales: int = NO_SCALES
+    has_offsets: bool = False
+    has_places: bool = False
+    has_first_columns: bool = False
+    has_bias: bool = False
+    has_mask: bool = False
+    has_mask_rows: bool = False
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether keys and values are stored integers."""
+        return self.scales != NO_SCALES
+
+
+PLAIN_CACHE = CacheForm()
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttnProblem(BatchProblem):
     """One validated call of ``flash_attn``.
@@ -209,6 +245,7 @@ class AttnProblem(BatchProblem):
         softcap: Bound of the logits by ``softcap * tanh(logit / softcap)``, 0 for none.
         return_softmax_lse: Whether the log-sum-exp is wanted.
         lse_includes_sink: Whether the log-sum-exp counts the sink.
+        cache: What keys and values have beside themselves.
     """
 
     head_dim_v: int
@@ -220,6 +257,7 @@ class AttnProblem(BatchProblem):
     softcap: float
     return_softmax_lse: bool
     lse_includes_sink: bool
+    cache: CacheForm = PLAIN_CACHE
 
     @property
     def out_shape(self) -> tuple[int, ...]:

@@ -48,6 +48,8 @@ class TileConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         peel_interior: Whether tiles that hide nothing run in a loop of their own without masks.
         combine_rows: Rows that the combine kernel merges at once.
         combine_slots: Slots that it merges at once.
+        int8_terms: Whether a cache of eight bits meets queries and probabilities in two terms of
+            eight bits, instead of being cast to their dtype.
     """
 
     block_q: int
@@ -55,6 +57,7 @@ class TileConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peel_interior: bool = False
     combine_rows: int = 8
     combine_slots: int = 4
+    int8_terms: bool = False
 
 
 class TileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 
 from ._attend import attend
+from ._cache import NO_SCALES, PER_CHANNEL, PER_TOKEN, offset_logits, scale_queries, scale_sums
+from ._int8_terms import split_terms
 from ._rows import row_offset, row_place, row_values, sequence_bounds
 from ._softmax import MAX_START, add_sink, log_sum_exp, normalise
 
@@ -28,7 +30,8 @@ _PLAIN_SCALARS = (
     "block_q block_kv num_aic slots_per_section seqlen_q seqlen_kv head_dim head_dim_v win_left "
     "win_right num_units units_per_kv page_size stride_table stride_qb stride_qt stride_qn "
     "stride_kb stride_kn stride_kd stride_vb stride_vn stride_vd stride_ob stride_ot stride_on "
-    "stride_lb stride_lt stride_ln stride_head"
+    "stride_lb stride_lt stride_ln stride_head stride_xb stride_xn stride_xr stride_mb stride_mn "
+    "stride_mr stride_cb stride_cn mask_fill"
 ).split()
 
 
@@ -154,8 +157,31 @@ def attn_forward(
     IS_NZ: tl.constexpr,
     LSE_HAS_SINK: tl.constexpr,
     PEEL_INTERIOR: tl.constexpr,
+    # a cache beside the plain one, absent in flash_attn: where the keys of a sequence lie
+    kv_places=None,  # [B, 4] i64: elements from k and v to the first keys, strides of their heads
+    first_columns=None,  # [B] i32: column of bias, mask and scales of that key
+    # inputs per key, dense along keys
+    bias=None,  # added to the logits
+    key_mask=None,  # i8, not 0: hidden, the logit is mask_fill
+    mask_fill=None,
+    stride_xb=None,
+    stride_xn=None,
+    stride_xr=None,
+    stride_mb=None,
+    stride_mn=None,
+    stride_mr=None,
+    # f32 scales and offsets of stored integers, [Nkv, D] per channel, or per token and page
+    k_scale=None,
+    k_offset=None,
+    v_scale=None,
+    v_offset=None,
+    stride_cb=None,
+    stride_cn=None,
+    KV_SCALES: tl.constexpr = NO_SCALES,
+    HAS_MASK_ROWS: tl.constexpr = False,
+    HAS_INT8_TERMS: tl.constexpr = False,
 ):
-    """Attend the row blocks of one plan segment; one program per segment, no synchronisation."""
+    """Attend the row blocks of one plan segment: one program per segment, no synchronisation."""
     pid = tl.program_id(0)
     p_segment = plan + HEADER_WORDS + pid * SEGMENT_WORDS
     bn_first = tl.load(p_segment)
@@ -277,14 +303,55 @@ def attn_forward(
             b_slope = row_values(alibi_slopes, unit, unit_row, o_r, stride_head, GROUP, HEAD_MAJOR)
 
         kv = (unit // units_per_kv).to(tl.int64)
-        p_k = k + kv * stride_kn
-        p_v = v + kv * stride_vn
         pages = None
-        if block_table is None:
-            p_k += b.to(tl.int64) * stride_kb + first_kv.to(tl.int64) * stride_ks
-            p_v += b.to(tl.int64) * stride_vb + first_kv.to(tl.int64) * stride_vs
+        if kv_places is None:
+            p_k = k + kv * stride_kn
+            p_v = v + kv * stride_vn
+            if block_table is None:
+                p_k += b.to(tl.int64) * stride_kb + first_kv.to(tl.int64) * stride_ks
+                p_v += b.to(tl.int64) * stride_vb + first_kv.to(tl.int64) * stride_vs
+            else:
+                pages = block_table + b.to(tl.int64) * stride_table
         else:
-            pages = block_table + b.to(tl.int64) * stride_table
+            p_place = kv_places + b * 4
+            p_k = k + tl.load(p_place) + kv * tl.load(p_place + 2)
+            p_v = v + tl.load(p_place + 1) + kv * tl.load(p_place + 3)
+        column = b * 0
+        if first_columns is not None:
+            column = tl.load(first_columns + b)
+        p_bias = None
+        if bias is not None:
+            base_x = row_offset(b, column, unit, unit_row, stride_xb, 1, stride_xn, stride_xr)
+            p_bias = bias + base_x
+        p_mask = None
+        if key_mask is not None:
+            base_m = row_offset(b, column, unit, unit_row, stride_mb, 1, stride_mn, stride_mr)
+            p_mask = key_mask + base_m
+        b_shift = None
+        p_k_scale = None
+        p_k_offset = None
+        p_v_scale = None
+        p_v_offset = None
+        if KV_SCALES == PER_CHANNEL:
+            b_scaled = scale_queries(b_q, k_scale, kv, o_d, head_dim)
+            if k_offset is not None:
+                b_shift = offset_logits(b_scaled, k_offset, kv, o_d, head_dim)
+            b_q = b_scaled if HAS_INT8_TERMS else b_scaled.to(b_q.dtype)
+        if KV_SCALES == PER_TOKEN:
+            # rows of scales per head, of a sequence or of a page
+            base_c = kv * stride_cn + column
+            if block_table is None:
+                base_c += b.to(tl.int64) * stride_cb
+            p_k_scale = k_scale + base_c
+            p_v_scale = v_scale + base_c
+            if k_offset is not None:
+                p_k_offset = k_offset + base_c
+                p_v_offset = v_offset + base_c
+                b_shift = tl.sum(b_q.to(tl.float32), 1)
+        b_q_lo = None
+        q_unit = None
+        if HAS_INT8_TERMS:
+            b_q, b_q_lo, q_unit = split_terms(b_q.to(tl.float32))
 
         m = tl.full([BLOCK_Q], MAX_START, tl.float32)
         l = tl.zeros([BLOCK_Q], tl.float32)
@@ -296,17 +363,25 @@ def attn_forward(
                 full_hi = tl.minimum(s_hi, right)
             s_mid = s_lo + tl.maximum(full_hi - s_lo, 0) // KV_STEP * KV_STEP
             m, l, acc = attend(
-                b_q, m, l, acc, p_k, p_v, pages, s_lo, s_mid, page_size, stride_kb, stride_ks,
-                stride_kd, stride_vb, stride_vs, stride_vd, head_dim, head_dim_v, softmax_scale,
-                softcap, b_slope, rel, diagonal, right, left, D, DV, BLOCK_KV, KV_STEP, HAS_RIGHT,
+                b_q, b_q_lo, q_unit, m, l, acc, p_k, p_v, pages, s_lo, s_mid, page_size,
+                stride_kb, stride_ks, stride_kd, stride_vb, stride_vs, stride_vd, head_dim,
+                head_dim_v, softmax_scale, softcap, b_slope, rel, diagonal, right, left, m_row,
+                o_r, p_bias, stride_xr, p_mask, stride_mr, mask_fill, b_shift, p_k_scale,
+                p_k_offset, p_v_scale, p_v_offset, stride_cb, D, DV, BLOCK_KV, KV_STEP, HAS_RIGHT,
                 HAS_LEFT, HAS_LIMIT, HAS_SOFTCAP, HAS_EXACT_CAP, HAS_PADDED_DIM, IS_NZ, True,
+                HAS_MASK_ROWS, KV_SCALES, HAS_INT8_TERMS,
             )  # fmt: skip
         m, l, acc = attend(
-            b_q, m, l, acc, p_k, p_v, pages, s_mid, s_hi, page_size, stride_kb, stride_ks,
-            stride_kd, stride_vb, stride_vs, stride_vd, head_dim, head_dim_v, softmax_scale,
-            softcap, b_slope, rel, diagonal, right, left, D, DV, BLOCK_KV, KV_STEP, HAS_RIGHT,
-            HAS_LEFT, HAS_LIMIT, HAS_SOFTCAP, HAS_EXACT_CAP, HAS_PADDED_DIM, IS_NZ, False,
+            b_q, b_q_lo, q_unit, m, l, acc, p_k, p_v, pages, s_mid, s_hi, page_size, stride_kb,
+            stride_ks, stride_kd, stride_vb, stride_vs, stride_vd, head_dim, head_dim_v,
+            softmax_scale, softcap, b_slope, rel, diagonal, right, left, m_row, o_r, p_bias,
+            stride_xr, p_mask, stride_mr, mask_fill, b_shift, p_k_scale, p_k_offset, p_v_scale,
+            p_v_offset, stride_cb, D, DV, BLOCK_KV, KV_STEP, HAS_RIGHT, HAS_LEFT, HAS_LIMIT,
+            HAS_SOFTCAP, HAS_EXACT_CAP, HAS_PADDED_DIM, IS_NZ, False, HAS_MASK_ROWS, KV_SCALES,
+            HAS_INT8_TERMS,
         )  # fmt: skip
+        if KV_SCALES == PER_CHANNEL:
+            acc = scale_sums(acc, l, v_scale, v_offset, kv, o_dv, head_dim_v)
 
         is_cut = is_first + is_last
         if is_cut > 0:

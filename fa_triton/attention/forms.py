@@ -46,7 +46,7 @@ _CAUSAL = ("HAS_RIGHT",)
 _WINDOW = ("HAS_RIGHT", "HAS_LEFT")
 _BAND = ("HAS_RIGHT", "HAS_LEFT", "HAS_LIMIT")
 _COMMON_MASKS = (_NO_MASK, _CAUSAL, _WINDOW)
-_QUESTIONS = (
+QUESTIONS = (
     "HEAD_MAJOR",
     "HAS_RIGHT",
     "HAS_LEFT",
@@ -130,7 +130,7 @@ class _Shape:
             "BLOCK_Q": tile.block_q,
             "BLOCK_KV": tile.block_kv,
             "KV_STEP": kv_step or tile.block_kv,
-            **{question: question in self.questions for question in _QUESTIONS},
+            **{question: question in self.questions for question in QUESTIONS},
             "PEEL_INTERIOR": tile.peel_interior,
         }
         return KernelForm(FORWARD, self.dtype, tuple(constants.items()), self.tensors)

@@ -73,6 +73,31 @@ class KeyTensors:
     block_table: torch.Tensor | None
 
 
+@dataclass(frozen=True)
+class CacheTensors:
+    """What keys and values have beside themselves; None where ``CacheForm`` says so.
+
+    Attributes:
+        places: ``[B, 4]`` int64: elements from k and from v to the first key of each sequence, and
+            the strides of its heads in both.
+        first_columns: ``[B]`` int32, the column of bias, mask and scales of that key.
+        bias: Rows of q with a bias per key ``[.., Sq, N, S']``, dtype of q.
+        key_mask: Likewise, int8, nonzero where a key is hidden.
+        hidden_logit: Of such a key.
+        scale: Scales of K and of V, fp32: ``[2, Nkv, D]`` per channel; ``[2, B, Nkv, S']`` or
+            ``[2, P, Nkv, page]`` per token, strides may be 0.
+        offset: Likewise, offsets.
+    """
+
+    places: torch.Tensor | None = None
+    first_columns: torch.Tensor | None = None
+    bias: RowOperand | None = None
+    key_mask: RowOperand | None = None
+    hidden_logit: float = 0.0
+    scale: torch.Tensor | None = None
+    offset: torch.Tensor | None = None
+
+
 def run_attention(
     q: torch.Tensor,
     keys: KeyTensors,
@@ -82,6 +107,7 @@ def run_attention(
     lse: torch.Tensor | None,
     table: torch.Tensor,
     call: PreparedCall,
+    cache: CacheTensors | None = None,
 ) -> None:
     """Write attention of q over the keys to ``out`` and ``lse`` as the plan ``table`` says."""
     problem, header, units = call.problem, call.header, call.units
@@ -110,7 +136,8 @@ def run_attention(
         **_row_stride_arguments("o", rows_out),
         **_row_stride_arguments("l", rows_lse),
     }
-    _forward(rows_q, keys, per_head["alibi_slopes"], lengths, shared, call)
+    beside = {} if cache is None else _cache_arguments(cache)
+    _forward(rows_q, keys, per_head["alibi_slopes"], lengths, {**shared, **beside}, call)
     if header.is_fd:
         _combine(shared, call)
     rows_out.deliver()
@@ -173,6 +200,32 @@ def _forward(
         **dict(call.forward.constants),
         variant=call.forward.key,
     )
+
+
+def _cache_arguments(cache: CacheTensors) -> dict[str, object]:
+    """Arguments of the forward kernel that ``flash_attn`` leaves out."""
+    arguments: dict[str, object] = {
+        "kv_places": cache.places,
+        "first_columns": cache.first_columns,
+    }
+    if cache.bias is not None:
+        arguments["bias"] = cache.bias.tensor
+        arguments |= _per_key_strides("x", cache.bias)
+    if cache.key_mask is not None:
+        arguments |= {"key_mask": cache.key_mask.tensor, "mask_fill": cache.hidden_logit}
+        arguments |= _per_key_strides("m", cache.key_mask)
+    for name, tables in (("scale", cache.scale), ("offset", cache.offset)):
+        if tables is not None:
+            arguments |= {f"k_{name}": tables[0], f"v_{name}": tables[1]}
+    if cache.scale is not None and cache.scale.ndim > 3:
+        # per token; offsets have the same strides
+        arguments |= {"stride_cb": cache.scale.stride(1), "stride_cn": cache.scale.stride(2)}
+    return arguments
+
+
+def _per_key_strides(name: str, rows: RowOperand) -> dict[str, int]:
+    by = rows.strides
+    return {f"stride_{name}b": by.batch, f"stride_{name}n": by.unit, f"stride_{name}r": by.row}
 
 
 def _combine(shared: dict[str, object], call: PreparedCall) -> None:

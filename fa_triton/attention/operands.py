@@ -84,6 +84,24 @@ def lse_operand(lse: torch.Tensor, problem: AttnProblem, units: RowUnits, fill: 
     return RowOperand(rows, _packed_strides(rows.unsqueeze(-1), problem.layout_q), target)
 
 
+def per_key_operand(view: torch.Tensor, problem: AttnProblem, units: RowUnits) -> RowOperand:
+    """Rows of a tensor ``[B, N, Sq, S']`` that has a number per key, in the order of those of q.
+
+    Axes along which nothing changes may have a stride of 0. Packed rows that differ need a copy.
+    """
+    if view.stride(1) == view.stride(2) == 0:
+        return RowOperand(view, RowStrides(view.stride(0), 0, 0, 0))
+    if units.kind is not RowKind.PACKED:
+        by = Strides(outer=view.stride(0), token=view.stride(2), head=view.stride(1))
+        return RowOperand(view, row_strides(by, units))
+    split = view.unflatten(1, (problem.num_heads_kv, problem.group))
+    shared_heads = split.stride(1) == 0
+    packed = split[:, :1] if shared_heads else split
+    packed = packed.permute(_PACKED_ORDER["BNSD"]).contiguous()
+    rows = packed.expand(-1, problem.num_heads_kv, -1, -1, -1)
+    return RowOperand(packed, _packed_strides(rows, "BNSD"))
+
+
 def head_table(values: torch.Tensor, units: RowUnits, rows: int) -> tuple[torch.Tensor, int]:
     """Values per query head as the kernels read them, and the stride between units.
 

@@ -13,6 +13,7 @@ from fa_triton.attention.metadata import KnownHeader, PlannedCall
 from fa_triton.attention.rows import INVARIANT_ROWS, merged_rows, plans_one_head
 from fa_triton.attention.tiles import (
     fractal_tile,
+    integer_tile,
     kv_step,
     logit_steps,
     mask_class,
@@ -22,6 +23,7 @@ from fa_triton.attention.tiles import (
 from fa_triton.device import device_info
 from fa_triton.planner import AttnWork, make_plan
 from fa_triton.planner.table import encode, read_header
+from fa_triton.problem import AttnProblem
 from fa_triton.tile_config import TileConfig, TileKey, choose_tile
 
 if TYPE_CHECKING:
@@ -112,6 +114,8 @@ def tile_for(
             logit_steps(problem),
         )
     )
+    if isinstance(problem, AttnProblem) and problem.cache.is_integer:
+        tile = integer_tile(tile, dim, logit_steps(problem))
     return fractal_tile(tile, dim, dtype) if problem.layout_kv == "PA_NZ" else tile
 
 

@@ -28,6 +28,10 @@ LARGEST_SHORT_CAP = 256.0
 MAX_FRACTAL_KEYS = 128
 MAX_FRACTAL_BYTES = 32 * 1024
 MAX_FRACTAL_SUMS = 8 * 1024
+# Of a tile of stored integers: keys, elements of K or V, and rows.
+MAX_INTEGER_KEYS = 256
+MAX_INTEGER_SUMS = 32 * 1024
+MAX_INTEGER_ROWS = 16
 
 
 def tile_device(info: DeviceInfo) -> str:
@@ -54,14 +58,16 @@ def tile_dim(problem: BatchProblem) -> int:
 
 
 def logit_steps(problem: BatchProblem) -> int:
-    """Steps between q·k and mask: soft cap (an exact one is two) and distance bias.
+    """Steps between q·k and mask: soft cap (an exact one is two), biases, and a mask of bytes.
 
     A plan does not know them.
     """
     if not isinstance(problem, AttnProblem):
         return 0
     exact = has_exact_cap(problem) and problem.dtype != torch.float32
-    return int(problem.softcap > 0) + int(exact) + int(problem.has_alibi_slopes)
+    cache = problem.cache
+    per_key = int(cache.has_bias) + int(cache.has_mask)
+    return int(problem.softcap > 0) + int(exact) + int(problem.has_alibi_slopes) + per_key
 
 
 def has_exact_cap(problem: AttnProblem) -> bool:
@@ -118,6 +124,22 @@ def fractal_tile(tile: TileConfig, dim: int, dtype: DtypeClass) -> TileConfig:
         tile,
         block_q=min(tile.block_q, MAX_FRACTAL_SUMS // dim),
         block_kv=min(tile.block_kv, MAX_FRACTAL_KEYS, MAX_FRACTAL_BYTES // key_bytes),
+    )
+
+
+def integer_tile(tile: TileConfig, dim: int, steps: int) -> TileConfig:
+    """Cut a tile down to what fits where keys and values are stored integers.
+
+    Args:
+        tile: Of keys and values in the dtype of the queries.
+        dim: Columns of a tile.
+        steps: Steps between q·k and mask, which take room.
+    """
+    block_kv = min(tile.block_kv, MAX_INTEGER_KEYS, MAX_INTEGER_SUMS // dim)
+    if steps > 1:
+        block_kv = max(block_kv // 2, MIN_DIM)
+    return msgspec.structs.replace(
+        tile, block_q=min(tile.block_q, MAX_INTEGER_ROWS), block_kv=block_kv
     )
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fa_triton.attention.tiles import has_exact_cap, padded_dims
 from fa_triton.kernel_form import KernelForm, dtype_name
+from fa_triton.problem import PLAIN_CACHE
 
 if TYPE_CHECKING:
     from fa_triton.attention.rows import RowUnits
     from fa_triton.planner.table import Header
-    from fa_triton.problem import AttnProblem
+    from fa_triton.problem import AttnProblem, CacheForm
     from fa_triton.tile_config import TileConfig
 
 # Tensors that a call may leave out, in the order of the kernels' arguments.
@@ -24,6 +26,16 @@ FORWARD_TENSORS = (
     "sinks",
     "alibi_slopes",
     "softmax_lse",
+)
+CACHE_TENSORS = (
+    "kv_places",
+    "first_columns",
+    "bias",
+    "key_mask",
+    "k_scale",
+    "k_offset",
+    "v_scale",
+    "v_offset",
 )
 COMBINE_TENSORS = ("cu_seqlens_q", "seqused_q", "sinks", "softmax_lse")
 
@@ -87,7 +99,37 @@ def forward_form(
 ) -> KernelForm:
     """Form of ``attn_forward`` that a call runs."""
     constants = forward_constants(problem, header, units, tile, kv_step)
-    return _form("attn_forward", problem, constants, FORWARD_TENSORS)
+    form = _form("attn_forward", problem, constants, FORWARD_TENSORS)
+    return form if problem.cache == PLAIN_CACHE else with_cache(form, problem.cache, tile)
+
+
+def with_cache(form: KernelForm, cache: CacheForm, tile: TileConfig) -> KernelForm:
+    """Form of ``attn_forward`` over a cache that has more than keys and values."""
+    constants = {
+        "KV_SCALES": cache.scales,
+        "HAS_MASK_ROWS": cache.has_mask_rows,
+        "HAS_INT8_TERMS": cache.is_integer and tile.int8_terms,
+    }
+    return replace(
+        form,
+        constants=(*form.constants, *constants.items()),
+        tensors=form.tensors + cache_tensors(cache),
+    )
+
+
+def cache_tensors(cache: CacheForm) -> tuple[str, ...]:
+    """Tensors of a cache that ``attn_forward`` gets, by name."""
+    given = {
+        "kv_places": cache.has_places,
+        "first_columns": cache.has_first_columns,
+        "bias": cache.has_bias,
+        "key_mask": cache.has_mask,
+        "k_scale": cache.is_integer,
+        "k_offset": cache.has_offsets,
+        "v_scale": cache.is_integer,
+        "v_offset": cache.has_offsets,
+    }
+    return tuple(name for name in CACHE_TENSORS if given[name])
 
 
 def combine_form(

@@ -5,14 +5,26 @@ All but the fp32 scales are views: nothing is copied, strides may be 0 where an 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 from fa_triton.layout import LAYOUTS
 
 if TYPE_CHECKING:
-    from fa_triton.incremental_problem import Cache, IncreProblem
+    from fa_triton.incremental_problem import Cache, IncreOptions, IncreProblem
+
+
+def given_options(options: IncreOptions) -> IncreOptions:
+    """The options that are there: an empty tensor counts as absent."""
+    return cast(
+        "IncreOptions",
+        {
+            name: value
+            for name, value in options.items()
+            if not isinstance(value, torch.Tensor) or value.numel()
+        },
+    )
 
 
 def query_view(tensor: torch.Tensor, problem: IncreProblem) -> torch.Tensor:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from fa_triton.incremental_problem import IncreProblem, MaskedRow
 from fa_triton.layout import is_paged
-from fa_triton.problem import CAUSAL, NO_MASK, WINDOW, AttnProblem, Side
+from fa_triton.problem import (
+    CAUSAL,
+    NO_MASK,
+    NO_SCALES,
+    PER_CHANNEL,
+    PER_TOKEN,
+    WINDOW,
+    AttnProblem,
+    CacheForm,
+    Side,
+)
 from fa_triton.validation.antiquant import CacheAxes, check_antiquant
 from fa_triton.validation.attention import check_metadata_tensor, check_softcap
 from fa_triton.validation.batch import describe_batch
@@ -48,6 +58,13 @@ if TYPE_CHECKING:
 
     from fa_triton.incremental_problem import Cache, IncreOptions
 
+_SCALES_OF = {
+    None: NO_SCALES,
+    "per_tensor": PER_CHANNEL,
+    "per_channel": PER_CHANNEL,
+    "per_token": PER_TOKEN,
+    "per_token_head": PER_TOKEN,
+}
 MASKED_ROWS: tuple[MaskedRow, ...] = ("zero", "mean")
 
 
@@ -142,8 +159,17 @@ def validate_incre_flash_attention(
         query_layout=DENSE_LAYOUT[layout],
         numbers=numbers,
     )
+    form = CacheForm(
+        scales=_SCALES_OF[quant],
+        has_offsets=has_antiquant_offset,
+        has_places=cache.list_lengths is not None or left_padded,
+        has_first_columns=left_padded,
+        has_bias=bias.batch > 0,
+        has_mask=mask_form is not None,
+        has_mask_rows=mask_form in ("per_head", "per_query"),
+    )
     return IncreProblem(
-        attn=attn,
+        attn=replace(attn, cache=form),
         input_layout=layout,
         is_list=cache.list_lengths is not None,
         list_lengths=cache.list_lengths,

@@ -10,7 +10,7 @@ import pytest
 from fa_triton.incremental import incre_flash_attention
 
 # Values of FA_TRITON_CPU.
-IMPLEMENTATIONS = ("reference",)
+IMPLEMENTATIONS = ("native", "reference")
 
 Attend = Callable[..., Any]
 
