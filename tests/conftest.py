@@ -25,7 +25,9 @@ ISOLATED_FOLDERS = (
     "kda",
     "kda_layer",
     "torch_ops",
+    "compat",
     "demo",
+    "vllm_adapter",
 )
 ISOLATED_THREADS = 2
 

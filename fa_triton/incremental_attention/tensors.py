@@ -107,8 +107,8 @@ def _places(
 
 
 def _base_of(tensors: Sequence[torch.Tensor]) -> int:
-    """Position of the first tensor that has memory."""
-    return next((i for i, tensor in enumerate(tensors) if tensor.numel()), 0)
+    """Position of the largest tensor, whose stride from token to token is that of all."""
+    return max(range(len(tensors)), key=lambda i: tensors[i].numel())
 
 
 def _elements(first: torch.Tensor, other: torch.Tensor) -> int:

@@ -97,21 +97,16 @@ def check_pse_shift(
 
 def _mask_form(shape: tuple[int, ...], rows: Rows) -> MaskForm | None:
     batch, heads, tokens = rows.batch_size, rows.num_heads, rows.tokens
-    if len(shape) == 2:
-        leading = (*shape[:1], 1, 1)
-    elif len(shape) == 3:
-        leading = (*shape[:2], 1)
-    elif len(shape) == 4:
-        leading = shape[:3]
-    else:
+    if len(shape) not in (2, 3, 4):
         return None
+    leading = (*shape[:-1], 1, 1)[:3]
     if leading == (batch, 1, 1):
         return "per_sequence"
-    if leading in ((batch, heads, 1), (1, heads, 1)) and len(shape) == 4:
-        return "per_head"
-    if leading == (batch, 1, tokens):
+    if len(shape) < 4 or leading[0] not in (1, batch) or leading[1] not in (1, heads):
+        return None
+    if leading[2] == tokens > 1:
         return "per_query"
-    return None
+    return "per_head" if leading[1:] == (heads, 1) else None
 
 
 def _mask_shapes(rows: Rows) -> str:
@@ -123,9 +118,10 @@ def _mask_shapes(rows: Rows) -> str:
         f"({b}, {n}, 1, S')",
         f"(1, {n}, 1, S')",
     ]
+    told = f"{', '.join(shapes[:-1])} or {shapes[-1]}"
     if rows.tokens > 1:
-        shapes.append(f"({b}, 1, {rows.tokens}, S') for a row per query token")
-    return f"{', '.join(shapes[:-1])} or {shapes[-1]}"
+        told += f"; for a row per query token one of (1 or {b}, 1 or {n}, {rows.tokens}, S')"
+    return told
 
 
 def _check_columns(name: str, shape: tuple[int, ...], columns: int) -> None:

@@ -149,6 +149,8 @@ def check_cache(
                 f"`key` must hold tensors of one dtype, got {keys[0].dtype} and {tensor.dtype}"
             )
     lengths = tuple(tokens for _, tokens, _ in found[: len(keys)])
+    if is_list:
+        _check_list_is_read_alike(keys, values, lengths, layout)
     return CacheSizes(
         layout=found[0][0],
         tokens=max(lengths),
@@ -226,6 +228,32 @@ def _check_list(count: int, batch_size: int, is_paged: bool) -> None:
         )
 
 
+def _check_list_is_read_alike(
+    keys: list[torch.Tensor],
+    values: list[torch.Tensor],
+    lengths: tuple[int, ...],
+    layout: InputLayout,
+) -> None:
+    """A kernel steps from token to token alike in all tensors of a list, one of which has some."""
+    if not any(lengths):
+        raise ValueError(
+            "`key` must hold a tensor that has a key, got empty tensors only; use "
+            "actual_seq_lengths of 0"
+        )
+    axis = 2 if layout == "BNSD" else 1
+    for name, tensors in (("key", keys), ("value", values)):
+        # the stride of an axis of one says nothing
+        steps = {
+            one.stride(axis) for one, tokens in zip(tensors, lengths, strict=True) if tokens > 1
+        }
+        if len(steps) > 1:
+            told = ", ".join(map(str, sorted(steps)))
+            raise ValueError(
+                f"`{name}` must hold tensors of one stride from token to token, got {told}; call "
+                ".contiguous() on each"
+            )
+
+
 def _check_one(
     name: str,
     tensor: torch.Tensor,
@@ -259,7 +287,8 @@ def _check_one(
                 f"`{name}` must have shape {expected} in input_layout {layout}, got {shape}; "
                 "a paged cache needs block_table"
             )
-    if 0 in shape:
+    token_axis = LAYOUTS[axes_name].token
+    if any(not size and not (is_list and axis == token_axis) for axis, size in enumerate(shape)):
         raise ValueError(
             f"`{name}` must have no empty axis, got shape {shape}; a sequence without keys has "
             "actual_seq_lengths 0"

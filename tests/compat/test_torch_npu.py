@@ -57,11 +57,6 @@ def step(query, key, value, lengths, mask):
 """
 
 
-@pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FA_TRITON_CPU", "reference")
-
-
 def operands(**changes: Any) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     call = {

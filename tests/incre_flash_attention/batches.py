@@ -39,7 +39,8 @@ class IncreBatch:
         quant: Antiquant mode of an int8 cache, None for one in the query's dtype.
         channel_rank: Axes of per-channel scales: 2, 3 or 4.
         has_offset: Whether there are antiquant offsets.
-        mask: Shape of the mask: ``2``, ``3``, ``4`` axes, ``head``, ``head one``, ``tree`` or none.
+        mask: Shape of the mask: ``2``, ``3``, ``4`` axes, ``head``, ``head one``, or with a row per
+            query token ``tree``, ``tree one``, ``head tree``, ``head tree one``; or none.
         mask_dtype: Its dtype.
         hides_all: Sequence whose every key it hides, -1 for none.
         bias: ``batch``, ``one``, ``tokens`` (a row per query token), or none.
@@ -87,7 +88,9 @@ class IncreBatch:
     def rooms(self) -> list[int]:
         """Sequence axes of a cache without pages."""
         if self.cache == LIST:
-            return [max(length, 1) + b % 3 for b, length in enumerate(self.kv_lens)]
+            rooms = [length + b % 3 for b, length in enumerate(self.kv_lens)]
+            # one tensor of a list has a key
+            return rooms if any(rooms) else [1, *rooms[1:]]
         padding = 0 if self.has_short_room else max(self.left_padding or 0, 0)
         return [max(*self.kv_lens, 1) + self.spare + padding] * self.batch_size
 
@@ -238,6 +241,9 @@ class IncreBatch:
             "head": (batch, heads, 1),
             "head one": (1, heads, 1),
             "tree": (batch, 1, tokens),
+            "tree one": (1, 1, tokens),
+            "head tree": (batch, heads, tokens),
+            "head tree one": (1, heads, tokens),
         }[self.mask]
         mask = torch.rand((*leading, self.columns), generator=generator) < 0.4
         if self.hides_all >= 0:

@@ -12,6 +12,8 @@ from tests.incre_flash_attention.batches import DENSE, LIST, IncreBatch
 LAYOUTS = ("BSH", "BSND", "BNSD")
 CACHES = (DENSE, DENSE, LIST, LIST, "PA_BBND", "PA_BNBD", "PA_NZ")
 QUANTS = (None, None, "per_tensor", "per_channel", "per_token", "per_token_head")
+# masks with a row per query token
+TREES = ("tree", "tree one", "head tree", "head tree one")
 MASK_DTYPES = (torch.bool, torch.int8, torch.uint8)
 
 
@@ -51,7 +53,7 @@ def incre_batches(
     heads_kv = draw(st.integers(1, 2))
     dtype = draw(st.sampled_from((torch.float16, torch.bfloat16)))
     masks = ("", "", "2", "3", "4", "head", "head one")
-    mask = draw(st.sampled_from((*masks, "tree", "tree") if tokens > 1 else masks))
+    mask = draw(st.sampled_from((*masks, *TREES) if tokens > 1 else masks))
     return IncreBatch(
         kv_lens=kv_lens,
         tokens=tokens,

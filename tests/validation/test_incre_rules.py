@@ -141,6 +141,19 @@ LISTS = [
         "list",
     ),
     wrong_value("values of another size", listed(value=[tensor(1, 2, 40, 32)] * 2), "`value[1]`"),
+    wrong_value(
+        "a list of empty tensors",
+        listed(**{n: [tensor(1, 2, 0, 32)] * 2 for n in ("key", "value")}),
+        "`key`",
+        "actual_seq_lengths of 0",
+    ),
+    wrong_value(
+        "a list of several token strides",
+        listed(value=[tensor(1, 40, 2, 32).transpose(1, 2), tensor(1, 2, 9, 32)]),
+        "`value`",
+        "32, 64",
+        ".contiguous()",
+    ),
     wrong_type("a list of numbers", listed(key=[1, 2]), "`key[0]`", "int"),
     wrong_type(
         "a list of two dtypes",
@@ -297,7 +310,7 @@ MASKS = [
         "tree of other tokens",
         drafts(atten_mask=tensor(2, 1, 4, 40, dtype=boolean)),
         "`atten_mask`",
-        "(2, 1, 3, S')",
+        "(1 or 2, 1 or 4, 3, S')",
     ),
     wrong_value(
         "tree of rank 3", drafts(atten_mask=tensor(2, 3, 40, dtype=boolean)), "`atten_mask`"
@@ -540,6 +553,16 @@ ACCEPTED = {
     ),
     "an expanded mask": dense(atten_mask=tensor(1, 40, dtype=u8).expand(2, -1)),
     "tree": drafts(atten_mask=tensor(2, 1, 3, 40, dtype=boolean)),
+    "one tree for all": drafts(atten_mask=tensor(1, 1, 3, 40, dtype=boolean)),
+    "trees of heads": drafts(atten_mask=tensor(2, 4, 3, 40, dtype=boolean)),
+    "one tree per head": drafts(atten_mask=tensor(1, 4, 3, 40, dtype=boolean)),
+    "a list with an empty tensor": listed(
+        **{n: [tensor(1, 2, 40, 32), tensor(1, 2, 0, 32)] for n in ("key", "value")}
+    ),
+    # the stride of an axis of one says nothing
+    "a list with a tensor of one key": listed(
+        **{n: [tensor(1, 2, 40, 32), tensor(1, 1, 2, 32).transpose(1, 2)] for n in ("key", "value")}
+    ),
     "a bias per token": drafts(pse_shift=tensor(1, 4, 3, 40)),
     "a bias of the prefix": prefixed(pse_shift=tensor(2, 4, 1, 45)),
     "padding": padded(atten_mask=tensor(2, 40, dtype=u8)),
@@ -628,17 +651,10 @@ def test_masks_by_position(changes: dict[str, Any], window: tuple[int, int], mod
         ((2, 4, 1, 40), "per_head"),
         ((1, 4, 1, 40), "per_head"),
         ((2, 1, 3, 40), "per_query"),
+        ((1, 1, 3, 40), "per_query"),
+        ((2, 4, 3, 40), "per_query"),
+        ((1, 4, 3, 40), "per_query"),
     ],
 )
 def test_forms_of_masks(shape: tuple[int, ...], form: str) -> None:
     assert valid(**drafts(atten_mask=tensor(*shape, dtype=u8))).mask_form == form
-
-
-def test_kernels_are_not_built_yet() -> None:
-    call = {
-        "query": torch.zeros(1, 1, 16).half(),
-        "key": torch.zeros(1, 3, 16).half(),
-        "value": torch.zeros(1, 3, 16).half(),
-    }
-    with pytest.raises(NotImplementedError, match="FA_TRITON_CPU=reference"):
-        incre_flash_attention(**call)
