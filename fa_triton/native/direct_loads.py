@@ -31,7 +31,7 @@ def _region_end(text: str, position: int, indent: str) -> int:
 
 
 def _reads_once(line: str, name: str) -> bool:
-    if re.search(rf"= arith\.extf {name} :", line):
+    if re.search(rf"= arith\.(extf|sitofp) {name} :", line):
         return True
     if re.search(rf"= linalg\.transpose ins\({name} :", line):
         return True

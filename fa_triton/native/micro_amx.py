@@ -13,7 +13,7 @@ already and 32-bit words are transposed, 16x16 at a time. Bound by that packing 
 
 from __future__ import annotations
 
-from fa_triton.native.micro_builder import F32, I32, LANES, Builder, splat
+from fa_triton.native.micro_builder import Builder, splat
 from fa_triton.native.micro_matmul import Matmul
 from fa_triton.native.micro_operands import Operand, matrix, row_scale
 from fa_triton.native.micro_transposes import transpose
@@ -22,6 +22,9 @@ _PIECES = {"bf16": 1, "f16": 2}
 # Elements of k in a tile row.
 _DEPTH = 32
 _HALVES = "<32 x i16>"
+LANES = 16
+F32 = "<16 x float>"
+I32 = "<16 x i32>"
 _UPPER = splat(I32, "-65536")
 _INFINITY = splat(I32, str(0x7F800000))
 # Tile registers: 2x2 sums, two tiles of A, two of B.

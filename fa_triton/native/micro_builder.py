@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-LANES = 16
-F32 = "<16 x float>"
-I32 = "<16 x i32>"
 LLVM_ELEMENT = {"bf16": "bfloat", "f16": "half", "f32": "float"}
-BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+BYTES = {"i8": 1, "bf16": 2, "f16": 2, "f32": 4}
 
 
 def splat(vector: str, value: str) -> str:
@@ -21,10 +18,22 @@ class Builder:
     """Body of one LLVM function, grown line by line; every value gets a fresh name.
 
     Args:
+        lanes: Floats of a vector: 16 with 512-bit vectors, 8 with 256-bit ones.
         has_bf16: The CPU rounds to bf16 in one instruction.
+
+    Attributes:
+        f32: Type of a vector of floats.
+        i32: Type of a vector of words.
+        i1: Type of a vector of truth values.
+        size: Bytes of a vector.
     """
 
-    def __init__(self, has_bf16: bool = False) -> None:
+    def __init__(self, lanes: int, has_bf16: bool = False) -> None:
+        self.lanes = lanes
+        self.f32 = f"<{lanes} x float>"
+        self.i32 = f"<{lanes} x i32>"
+        self.i1 = f"<{lanes} x i1>"
+        self.size = 4 * lanes
         self.has_bf16 = has_bf16
         self.lines: list[str] = ["entry:"]
         self.declarations: set[str] = set()
@@ -140,50 +149,55 @@ class Builder:
 
     def broadcast(self, value: str) -> str:
         """A float in all lanes."""
-        one = self.value(f"insertelement {F32} poison, float {value}, i64 0")
-        return self.shuffle(F32, one, one, [0] * LANES)
+        one = self.value(f"insertelement {self.f32} poison, float {value}, i64 0")
+        return self.shuffle(self.f32, one, one, [0] * self.lanes)
 
     def horizontal_sum(self, value: str) -> str:
-        """Sum of 16 floats."""
-        total = "llvm.vector.reduce.fadd.v16f32"
-        self.declarations.add(f"declare float @{total}(float, {F32})")
-        return self.value(f"call reassoc float @{total}(float 0.0, {F32} {value})")
+        """Sum of a vector."""
+        total = f"llvm.vector.reduce.fadd.v{self.lanes}f32"
+        self.declarations.add(f"declare float @{total}(float, {self.f32})")
+        return self.value(f"call reassoc float @{total}(float 0.0, {self.f32} {value})")
 
     def narrow(self, element: str, value: str, address: str) -> None:
-        """Round 16 floats to nearest and store them."""
+        """Round a vector to nearest and store it."""
+        f32, i32, lanes = self.f32, self.i32, self.lanes
         if element == "f32":
-            self.store(F32, value, address)
+            self.store(f32, value, address)
         elif element == "f16" or self.has_bf16:
-            kind = f"<16 x {LLVM_ELEMENT[element]}>"
-            self.store(kind, self.value(f"fptrunc {F32} {value} to {kind}"), address, 2)
+            kind = f"<{lanes} x {LLVM_ELEMENT[element]}>"
+            self.store(kind, self.value(f"fptrunc {f32} {value} to {kind}"), address, 2)
         else:
-            bits = self.value(f"bitcast {F32} {value} to {I32}")
-            high = self.value(f"lshr {I32} {bits}, {splat(I32, '16')}")
-            odd = self.value(f"and {I32} {high}, {splat(I32, '1')}")
-            bias = self.value(f"add {I32} {odd}, {splat(I32, str(0x7FFF))}")
-            rounded = self.value(f"add {I32} {bits}, {bias}")
-            nan = self.value(f"fcmp uno {F32} {value}, {value}")
+            bits = self.value(f"bitcast {f32} {value} to {i32}")
+            high = self.value(f"lshr {i32} {bits}, {splat(i32, '16')}")
+            odd = self.value(f"and {i32} {high}, {splat(i32, '1')}")
+            bias = self.value(f"add {i32} {odd}, {splat(i32, str(0x7FFF))}")
+            rounded = self.value(f"add {i32} {bits}, {bias}")
+            nan = self.value(f"fcmp uno {f32} {value}, {value}")
             # A NaN whose payload lies in the lower half must not become an infinity.
-            quiet = self.value(f"or {I32} {bits}, {splat(I32, str(0x400000))}")
-            chosen = self.value(f"select <16 x i1> {nan}, {I32} {quiet}, {I32} {rounded}")
-            upper = self.value(f"lshr {I32} {chosen}, {splat(I32, '16')}")
-            half = self.value(f"trunc {I32} {upper} to <16 x i16>")
-            self.store("<16 x i16>", half, address, 2)
+            quiet = self.value(f"or {i32} {bits}, {splat(i32, str(0x400000))}")
+            chosen = self.value(f"select <{lanes} x i1> {nan}, {i32} {quiet}, {i32} {rounded}")
+            upper = self.value(f"lshr {i32} {chosen}, {splat(i32, '16')}")
+            half = self.value(f"trunc {i32} {upper} to <{lanes} x i16>")
+            self.store(f"<{lanes} x i16>", half, address, 2)
 
     def fma(self, a: str, b: str, c: str) -> str:
-        """``a * b + c`` on 16 floats."""
-        return self.call(
-            F32, "llvm.fma.v16f32", (F32, F32, F32), f"{F32} {a}, {F32} {b}, {F32} {c}"
-        )
+        """``a * b + c`` on vectors."""
+        f32, name = self.f32, f"llvm.fma.v{self.lanes}f32"
+        return self.call(f32, name, (f32, f32, f32), f"{f32} {a}, {f32} {b}, {f32} {c}")
 
     def widen(self, element: str, address: str) -> str:
-        """16 consecutive elements as floats."""
+        """A vector of consecutive elements as floats."""
+        f32, i32, lanes = self.f32, self.i32, self.lanes
         if element == "f32":
-            return self.load(F32, address)
+            return self.load(f32, address)
         if element == "f16":
-            half = self.load("<16 x half>", address, 2)
-            return self.value(f"fpext <16 x half> {half} to {F32}")
-        bits = self.load("<16 x i16>", address, 2)
-        wide = self.value(f"zext <16 x i16> {bits} to {I32}")
-        high = self.value(f"shl {I32} {wide}, {splat(I32, '16')}")
-        return self.value(f"bitcast {I32} {high} to {F32}")
+            half = self.load(f"<{lanes} x half>", address, 2)
+            return self.value(f"fpext <{lanes} x half> {half} to {f32}")
+        if element == "i8":
+            integers = self.load(f"<{lanes} x i8>", address, 1)
+            wide = self.value(f"sext <{lanes} x i8> {integers} to {i32}")
+            return self.value(f"sitofp {i32} {wide} to {f32}")
+        bits = self.load(f"<{lanes} x i16>", address, 2)
+        wide = self.value(f"zext <{lanes} x i16> {bits} to {i32}")
+        high = self.value(f"shl {i32} {wide}, {splat(i32, '16')}")
+        return self.value(f"bitcast {i32} {high} to {f32}")

@@ -65,7 +65,7 @@ def define_kernels(text: str, cpu: HostCpu) -> str:
     intrinsics: set[str] = set()
 
     def define(match: re.Match[str]) -> str:
-        b = Builder(cpu.has_bf16)
+        b = Builder(cpu.lanes, cpu.has_bf16)
         if match[1].startswith("fa_matmul"):
             spec = Matmul.parse(match[1])
             _MATMULS[spec.unit](b, spec)

@@ -52,7 +52,7 @@ def mark_exponentials(text: str, cpu: HostCpu) -> str:
         text: Linalg module, as it comes from the front end.
         cpu: The CPU code is generated for.
     """
-    if not cpu.has_avx512:
+    if not cpu.lanes:
         return text
     position = 0
     for number in itertools.count():
@@ -60,16 +60,16 @@ def mark_exponentials(text: str, cpu: HostCpu) -> str:
         if match is None:
             return text
         position = match.end()
-        joined = _join(text, match, number)
+        joined = _join(text, match, number, cpu.lanes)
         if joined:
             text = joined
     return text
 
 
-def _join(text: str, match: re.Match[str], number: int) -> str | None:
+def _join(text: str, match: re.Match[str], number: int, lanes: int) -> str | None:
     m, n = int(match["m"]), int(match["n"])
     difference = _DIFFERENCE.match(definition(text, match["x"], match.start()) or "")
-    if difference is None or not micro_exp_sum.fits(n):
+    if difference is None or not micro_exp_sum.fits(n, lanes):
         return None
     broadcast = _BROADCAST_ROWS.match(definition(text, difference[2], match.start()) or "")
     if broadcast is None:

@@ -1,26 +1,31 @@
-"""Matmuls by fused multiply-adds on 512-bit vectors, sums in registers over all of k.
+"""Matmuls by fused multiply-adds, sums in registers over all of k.
 
-B is copied once into panels of 32 columns, widened and transposed on the way; A is read in place
-if it is f32. A block of 8 rows and a panel has 16 sums. Bound by the multiply-adds themselves.
+B is copied once into panels of two vectors, widened and transposed on the way; A is read in place
+if it is f32. A block of rows and a panel has half of the registers for its sums: 8 rows with
+512-bit vectors, 4 with 256-bit ones. Bound by the multiply-adds themselves.
 """
 
 from __future__ import annotations
 
-from fa_triton.native.micro_builder import F32, LANES, Builder
+from fa_triton.native.micro_builder import Builder
 from fa_triton.native.micro_matmul import Matmul
 from fa_triton.native.micro_operands import Operand, matrix, row_scale
 from fa_triton.native.micro_transposes import transpose
 
-_ROWS = 8
+# Rows of a block, by lanes.
+_ROWS = {16: 8, 8: 4}
 # Steps of k without a branch.
 _UNROLL = 4
 _SCRATCH_LIMIT = 1 << 20
 
 
-def fits(m: int, n: int, k: int) -> bool:
+def fits(m: int, n: int, k: int, lanes: int) -> bool:
     """Whether there is a kernel for these sizes."""
     return (
-        m % _ROWS == 0 and n % LANES == 0 and k % LANES == 0 and 4 * k * (m + n) <= _SCRATCH_LIMIT
+        m % _ROWS[lanes] == 0
+        and n % lanes == 0
+        and k % lanes == 0
+        and 4 * k * (m + n) <= _SCRATCH_LIMIT
     )
 
 
@@ -28,8 +33,8 @@ def emit(b: Builder, spec: Matmul) -> None:
     """Emit the body of a kernel."""
     a, right = matrix(b, "a", spec.element), matrix(b, "b", spec.element)
     c = matrix(b, "c", "f32")
-    width = 2 if spec.n % (2 * LANES) == 0 else 1
-    panels = Operand(b.scratch(spec.n * spec.k * 4), str(64 * width), "f32")
+    width = 2 if spec.n % (2 * b.lanes) == 0 else 1
+    panels = Operand(b.scratch(spec.n * spec.k * 4), str(b.size * width), "f32")
     left = a
     if spec.element != "f32":
         left = Operand(b.scratch(spec.m * spec.k * 4), str(4 * spec.k), "f32")
@@ -44,10 +49,10 @@ def emit(b: Builder, spec: Matmul) -> None:
 def _widen(b: Builder, spec: Matmul, a: Operand, left: Operand) -> None:
     def row(m: str, _: list[str]) -> list[str]:
         def chunk(k: str, _: list[str]) -> list[str]:
-            b.store(F32, b.widen(spec.element, a.at(b, m, k)), left.at(b, m, k), 64)
+            b.store(b.f32, b.widen(spec.element, a.at(b, m, k)), left.at(b, m, k), b.size)
             return []
 
-        return b.loop(spec.k, LANES, chunk)
+        return b.loop(spec.k, b.lanes, chunk)
 
     b.loop(spec.m, 1, row)
 
@@ -64,13 +69,13 @@ def _pack(b: Builder, spec: Matmul, right: Operand, panels: Operand, width: int)
         def row(k: str, _: list[str]) -> list[str]:
             source, target = right.at(b, k, n), panel.at(b, k, "0")
             for part in range(width):
-                value = b.widen(spec.element, b.at(source, str(part * LANES * right.size)))
-                b.store(F32, value, b.at(target, str(64 * part)), 64)
+                value = b.widen(spec.element, b.at(source, str(part * b.lanes * right.size)))
+                b.store(b.f32, value, b.at(target, str(b.size * part)), b.size)
             return []
 
         return b.loop(spec.k, 1, row)
 
-    b.loop(spec.n, LANES * width, columns)
+    b.loop(spec.n, b.lanes * width, columns)
 
 
 def _pack_transposed(b: Builder, spec: Matmul, right: Operand, panels: Operand, width: int) -> None:
@@ -79,39 +84,40 @@ def _pack_transposed(b: Builder, spec: Matmul, right: Operand, panels: Operand, 
 
         def block(k: str, _: list[str]) -> list[str]:
             for part in range(width):
-                address = right.at(b, b.add(n, str(part * LANES)), k)
+                address = right.at(b, b.add(n, str(part * b.lanes)), k)
                 rows = []
-                for _row in range(LANES):
+                for _row in range(b.lanes):
                     rows.append(b.widen(spec.element, address))
                     address = b.at(address, right.pitch)
-                target = panel.at(b, k, str(part * LANES))
-                for step, row in enumerate(transpose(b, F32, rows)):
-                    b.store(F32, row, b.at(target, b.times(panel.pitch, step)), 64)
+                target = panel.at(b, k, str(part * b.lanes))
+                for step, row in enumerate(transpose(b, b.f32, rows)):
+                    b.store(b.f32, row, b.at(target, b.times(panel.pitch, step)), b.size)
             return []
 
-        return b.loop(spec.k, LANES, block)
+        return b.loop(spec.k, b.lanes, block)
 
-    b.loop(spec.n, LANES * width, columns)
+    b.loop(spec.n, b.lanes * width, columns)
 
 
 def _multiply(
     b: Builder, spec: Matmul, left: Operand, panels: Operand, c: Operand, width: int
 ) -> None:
-    places = [(row, part) for row in range(_ROWS) for part in range(width)]
+    block = _ROWS[b.lanes]
+    places = [(row, part) for row in range(block) for part in range(width)]
 
     def columns(n: str, _: list[str]) -> list[str]:
         panel = _panel(b, spec, panels, n)
 
         def rows(m: str, _: list[str]) -> list[str]:
-            here = [b.add(m, str(row)) for row in range(_ROWS)]
-            sums = [b.at(c.at(b, here[row], n), str(64 * part)) for row, part in places]
+            here = [b.add(m, str(row)) for row in range(block)]
+            sums = [b.at(c.at(b, here[row], n), str(b.size * part)) for row, part in places]
             starts = ["zeroinitializer"] * len(places)
             if not spec.fresh:
-                starts = [b.load(F32, place) for place in sums]
+                starts = [b.load(b.f32, place) for place in sums]
             if spec.scaled:
                 factors = [row_scale(b, row) for row in here]
                 starts = [
-                    b.value(f"fmul {F32} {factors[row]}, {start}")
+                    b.value(f"fmul {b.f32} {factors[row]}, {start}")
                     for (row, _part), start in zip(places, starts, strict=True)
                 ]
 
@@ -120,7 +126,8 @@ def _multiply(
                     now = b.add(k, str(depth))
                     source = panel.at(b, now, "0")
                     values = [
-                        b.load(F32, b.at(source, str(64 * part)), 64) for part in range(width)
+                        b.load(b.f32, b.at(source, str(b.size * part)), b.size)
+                        for part in range(width)
                     ]
                     factors = [b.broadcast(b.load("float", left.at(b, row, now))) for row in here]
                     totals = [
@@ -129,11 +136,11 @@ def _multiply(
                     ]
                 return totals
 
-            totals = b.loop(spec.k, _UNROLL, step, [(F32, start) for start in starts])
+            totals = b.loop(spec.k, _UNROLL, step, [(b.f32, start) for start in starts])
             for place, total in zip(sums, totals, strict=True):
-                b.store(F32, total, place)
+                b.store(b.f32, total, place)
             return []
 
-        return b.loop(spec.m, _ROWS, rows)
+        return b.loop(spec.m, block, rows)
 
-    b.loop(spec.n, LANES * width, columns)
+    b.loop(spec.n, b.lanes * width, columns)

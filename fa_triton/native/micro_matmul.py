@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fa_triton.native.micro_operands import matrix_parameters, vector_parameters
 
 _NAME = re.compile(
-    r"fa_matmul_(amx|fma|rows)_(\d+)x(\d+)x(\d+)_(bf16|f16|f32)(_nk)?(_new|_scaled)?"
+    r"fa_matmul_(amx|fma|rows)_(\d+)x(\d+)x(\d+)_(bf16|f16|f32)(_i8)?(_nk)?(_new|_scaled)?"
 )
 
 
@@ -22,6 +22,7 @@ class Matmul:
         n: Columns of B and C.
         k: Columns of A.
         element: Element type of A and B: ``bf16``, ``f16`` or ``f32``.
+        integers: B is stored as ``i8``, which A's type holds exactly.
         transposed: B is stored ``[n, k]``.
         fresh: C is overwritten instead of added to.
         scaled: C's rows are multiplied by a vector first.
@@ -35,12 +36,18 @@ class Matmul:
     transposed: bool = False
     fresh: bool = False
     scaled: bool = False
+    integers: bool = False
+
+    @property
+    def right(self) -> str:
+        """Element type of B in memory."""
+        return "i8" if self.integers else self.element
 
     @property
     def name(self) -> str:
         """Name of the function."""
-        ends = ("_nk" if self.transposed else "") + ("_new" if self.fresh else "")
-        ends += "_scaled" if self.scaled else ""
+        ends = ("_i8" if self.integers else "") + ("_nk" if self.transposed else "")
+        ends += ("_new" if self.fresh else "") + ("_scaled" if self.scaled else "")
         return f"fa_matmul_{self.unit}_{self.m}x{self.n}x{self.k}_{self.element}{ends}"
 
     @property
@@ -56,5 +63,5 @@ class Matmul:
         if match is None:
             raise ValueError(f"`name` must be that of a matmul micro-kernel, got {name!r}")
         m, n, k = map(int, match.group(2, 3, 4))
-        fresh, scaled = match[7] == "_new", match[7] == "_scaled"
-        return Matmul(match[1], m, n, k, match[5], bool(match[6]), fresh, scaled)
+        fresh, scaled = match[8] == "_new", match[8] == "_scaled"
+        return Matmul(match[1], m, n, k, match[5], bool(match[7]), fresh, scaled, bool(match[6]))

@@ -23,6 +23,8 @@ _TRANSPOSE = re.compile(
     r" %\w+ = linalg\.transpose ins\((%[\w#]+) : (tensor<\d+x\d+x\w+>)\)"
     r" .*permutation = \[1, 0\]"
 )
+_NARROWED = re.compile(r" \S+ = arith\.truncf (%[\w#]+) : tensor<\d+x\d+xf32>")
+_INTEGERS = re.compile(r" \S+ = arith\.sitofp (%[\w#]+) : (tensor<\d+x\d+xi8>) to ")
 _FILL = re.compile(r" \S+ = linalg\.fill ins\((%[\w#]+) : f32\)")
 _PRODUCT = re.compile(r" \S+ = arith\.mulf (%[\w#]+), (%[\w#]+) : tensor<\d+x\d+xf32>$")
 _BROADCAST_ROWS = re.compile(
@@ -45,13 +47,13 @@ _MEMREF_MATMUL = re.compile(
 
 
 def _unit(cpu: HostCpu, m: int, n: int, k: int, element: str) -> str | None:
-    if not cpu.has_avx512:
+    if not cpu.lanes:
         return None
-    if micro_rows.fits(m, n, k):
+    if micro_rows.fits(m, n, k, cpu.lanes):
         return "rows"
     if cpu.has_amx and element != "f32" and micro_amx.fits(m, n, k):
         return "amx"
-    return "fma" if micro_fma.fits(m, n, k) else None
+    return "fma" if micro_fma.fits(m, n, k, cpu.lanes) else None
 
 
 def _row_scale(text: str, c: str, use: int) -> tuple[str, str, str] | None:
@@ -66,8 +68,17 @@ def _row_scale(text: str, c: str, use: int) -> tuple[str, str, str] | None:
     return None
 
 
+def _integers(text: str, b: str, use: int) -> tuple[str, str] | None:
+    """Tensor of i8 and its type where ``b`` holds the same numbers: every type of A has them."""
+    narrowed = _NARROWED.match(definition(text, b, use) or "")
+    whole = _INTEGERS.match(definition(text, narrowed[1] if narrowed else b, use) or "")
+    return (whole[1], whole[2]) if whole else None
+
+
 def mark_matmuls(text: str, cpu: HostCpu) -> str:
-    """Name a micro-kernel at each matmul that has one, fold B's transpose and C's zeros into it.
+    """Name a micro-kernel at each matmul that has one.
+
+    B's conversion from integers, its transpose and C's zeros are folded into it.
 
     Args:
         text: Linalg module, as it comes from the front end.
@@ -87,6 +98,9 @@ def mark_matmuls(text: str, cpu: HostCpu) -> str:
         transpose = line and _TRANSPOSE.match(line)
         if transpose:
             b, b_type = transpose[1], transpose[2]
+        stored = _integers(text, b, match.start()) if unit == "rows" else None
+        if stored:
+            b, b_type = stored
         fill = _FILL.match(definition(text, c, match.start()) or "")
         fresh = bool(fill and _ZERO.match(definition(text, fill[1], match.start()) or ""))
         start = ""
@@ -103,7 +117,7 @@ def mark_matmuls(text: str, cpu: HostCpu) -> str:
                 f" attrs = {{fa_row_scale}} {{\n^bb0(%in: f32, %out: f32):\n"
                 f"%y = arith.mulf %out, %in : f32\nlinalg.yield %y : f32\n}} -> {match['type']}\n"
             )
-        spec = Matmul(unit, m, n, k, element, bool(transpose), fresh)
+        spec = Matmul(unit, m, n, k, element, bool(transpose), fresh, integers=bool(stored))
         operation = "matmul_transpose_b" if transpose else "matmul"
         attributes = ", ".join(filter(None, (f'fa_kernel = "{spec.name}"', match["attributes"])))
         return (
@@ -134,7 +148,7 @@ def _fold_row_scales(text: str) -> str:
 
 
 def _operand_types(spec: Matmul) -> list[str]:
-    matrices = [ANY_2D.format(element) for element in (spec.element, spec.element, "f32")]
+    matrices = [ANY_2D.format(element) for element in (spec.element, spec.right, "f32")]
     return matrices + [ANY_1D] * spec.scaled
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from fa_triton.native.micro_builder import F32, LANES, Builder
+from fa_triton.native.micro_builder import Builder
 
 
 def transpose(b: Builder, kind: str, rows: list[str]) -> list[str]:
-    """Transpose 16 vectors of 16 words, in four steps that swap ever smaller blocks."""
-    for distance in (8, 4, 2, 1):
+    """Transpose as many vectors as they have words, in steps that swap ever smaller blocks."""
+    distance = b.lanes // 2
+    while distance:
         rows = _exchange(b, kind, rows, distance)
+        distance //= 2
     return rows
 
 
 def _exchange(b: Builder, kind: str, rows: list[str], distance: int) -> list[str]:
     """Swap the off-diagonal blocks of size ``distance``."""
-    result = list(rows)
-    keep = [lane if not lane & distance else lane + LANES - distance for lane in range(LANES)]
-    take = [lane + distance if not lane & distance else lane + LANES for lane in range(LANES)]
-    for row in range(LANES):
+    result, lanes = list(rows), b.lanes
+    keep = [lane if not lane & distance else lane + lanes - distance for lane in range(lanes)]
+    take = [lane + distance if not lane & distance else lane + lanes for lane in range(lanes)]
+    for row in range(lanes):
         if not row & distance:
             pair = rows[row], rows[row + distance]
             result[row] = b.shuffle(kind, *pair, keep)
@@ -26,16 +28,16 @@ def _exchange(b: Builder, kind: str, rows: list[str], distance: int) -> list[str
 
 
 def add_lanes(b: Builder, vectors: list[str]) -> str:
-    """Sums over the lanes of 16 vectors, one per lane of the result."""
-    width = LANES // 2
+    """Sums over the lanes of as many vectors as they have, one per lane of the result."""
+    width = b.lanes // 2
     while len(vectors) > 1:
         # Pairs are half the list apart: the order of the lanes is then that of the list.
         half = len(vectors) // 2
-        low = [lane + (0 if not lane & width else LANES - width) for lane in range(LANES)]
-        high = [lane + (width if not lane & width else LANES) for lane in range(LANES)]
+        low = [lane + (0 if not lane & width else b.lanes - width) for lane in range(b.lanes)]
+        high = [lane + (width if not lane & width else b.lanes) for lane in range(b.lanes)]
         folded = []
         for pair in zip(vectors[:half], vectors[half:], strict=True):
-            left, right = (b.shuffle(F32, *pair, lanes) for lanes in (low, high))
-            folded.append(b.value(f"fadd {F32} {left}, {right}"))
+            left, right = (b.shuffle(b.f32, *pair, lanes) for lanes in (low, high))
+            folded.append(b.value(f"fadd {b.f32} {left}, {right}"))
         vectors, width = folded, width // 2
     return vectors[0]

@@ -25,6 +25,13 @@ class HostCpu:
         return "+avx512f" in self.features.split(",")
 
     @property
+    def lanes(self) -> int:
+        """Floats of a vector in micro-kernels; 0 on a CPU that has none of them."""
+        if self.has_avx512:
+            return 16
+        return 8 if {"+avx2", "+fma", "+f16c"} <= set(self.features.split(",")) else 0
+
+    @property
     def has_bf16(self) -> bool:
         """Whether 512-bit vectors are rounded to bf16 in one instruction."""
         return "+avx512bf16" in self.features.split(",")

@@ -18,9 +18,13 @@ from fa_triton.native.object_code import HostCpu, compile_object, host_cpu, load
 CPU = host_cpu()
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 EPSILON = 2.0**-24
-pytestmark = pytest.mark.skipif(not CPU.has_avx512, reason="needs AVX-512")
+pytestmark = pytest.mark.skipif(not CPU.lanes, reason="needs AVX2")
+# Code for either width: a CPU without 512-bit vectors takes two of its own for one.
+WIDTHS = {8: HostCpu("", "+avx2,+fma,+f16c"), 16: HostCpu("", "+avx512f")}
+needs_avx512 = pytest.mark.skipif(not CPU.has_avx512, reason="needs AVX-512")
 needs_amx = pytest.mark.skipif(not CPU.has_amx, reason="needs AMX")
 UNITS = [pytest.param("amx", marks=needs_amx), "fma", "rows"]
+LANES = list(WIDTHS)
 
 
 def build(spec: Matmul | ExpSum, ranks: tuple[int, ...], cpu: HostCpu = CPU) -> Callable[..., None]:
@@ -56,10 +60,12 @@ def strided(m: int, n: int, dtype: torch.dtype, pad: int) -> torch.Tensor:
     return torch.randn(m, n + pad).to(dtype)[:, :n]
 
 
-def check_matmul(spec: Matmul, pad: int = 0) -> None:
+def check_matmul(spec: Matmul, pad: int = 0, cpu: HostCpu = CPU) -> None:
     dtype = DTYPES[spec.element]
     a = strided(spec.m, spec.k, dtype, pad)
     b = strided(*((spec.n, spec.k) if spec.transposed else (spec.k, spec.n)), dtype, 3 * pad)
+    if spec.integers:
+        b = (64 * b).clamp(-128, 127).to(torch.int8)
     whole = torch.randn(spec.m + 2, spec.n + 2 * pad + 32)
     before, c = whole.clone(), whole[1:-1, 16 : 16 + spec.n]
     scale = torch.rand(spec.m)
@@ -69,7 +75,7 @@ def check_matmul(spec: Matmul, pad: int = 0) -> None:
     size = a.double().abs() @ right.abs() + abs(start)
     if spec.fresh:
         c.fill_(float("nan"))
-    build(spec, (2, 2, 2, 1)[: 3 + spec.scaled])(a, b, c, *([scale] * spec.scaled))
+    build(spec, (2, 2, 2, 1)[: 3 + spec.scaled], cpu)(a, b, c, *([scale] * spec.scaled))
     assert ((c.double() - expected).abs() <= (spec.k**0.5 + 4) * EPSILON * size).all()
     whole[1:-1, 16 : 16 + spec.n] = before[1:-1, 16 : 16 + spec.n]
     assert torch.equal(whole, before), "wrote outside"
@@ -83,24 +89,38 @@ SIZES = {
 ENDS = [("", False), ("new", True), ("scaled", False), ("", True), ("new", False), ("scaled", True)]
 
 
+@pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("element", DTYPES)
 @pytest.mark.parametrize("unit", UNITS)
-def test_matmul(unit: str, element: str) -> None:
-    if (unit, element) == ("amx", "f32"):
+def test_matmul(unit: str, element: str, lanes: int) -> None:
+    if unit == "amx" and (element, lanes) not in (("bf16", 16), ("f16", 16)):
         pytest.skip("no such kernel")
     torch.manual_seed(0)
     for number, (end, transposed) in enumerate(ENDS):
         m, n, k = SIZES[unit][number % len(SIZES[unit])]
         spec = Matmul(unit, m, n, k, element, transposed, end == "new", end == "scaled")
         assert Matmul.parse(spec.name) == spec
-        check_matmul(spec, pad=8 * (number % 2))
+        check_matmul(spec, pad=8 * (number % 2), cpu=WIDTHS[lanes])
 
 
+@pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("m", range(1, 9))
 @pytest.mark.parametrize("transposed", [False, True])
-def test_every_number_of_few_rows(m: int, transposed: bool) -> None:
+def test_every_number_of_few_rows(m: int, transposed: bool, lanes: int) -> None:
     torch.manual_seed(m)
-    check_matmul(Matmul("rows", m, 32, 64, "bf16", transposed), pad=1)
+    check_matmul(Matmul("rows", m, 32, 64, "bf16", transposed), pad=1, cpu=WIDTHS[lanes])
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("element", DTYPES)
+def test_matmul_with_stored_integers(element: str, lanes: int) -> None:
+    torch.manual_seed(0)
+    for number, (end, transposed) in enumerate(ENDS):
+        m, n, k = SIZES["rows"][number % len(SIZES["rows"])]
+        ends = (transposed, end == "new", end == "scaled", True)
+        spec = Matmul("rows", m, n, k, element, *ends)
+        assert Matmul.parse(spec.name) == spec
+        check_matmul(spec, pad=8 * (number % 2), cpu=WIDTHS[lanes])
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -136,12 +156,18 @@ def test_range_of_fp16() -> None:
             assert torch.equal(c, part[:, shift : shift + 16].float())
 
 
-@pytest.mark.parametrize("rounds", [True, False], ids=["instruction", "integers"])
+FORMS = [
+    pytest.param(CPU.features, id="host"),
+    pytest.param("+avx512f,-avx512bf16", id="avx512", marks=needs_avx512),
+    pytest.param("+avx2,+fma,+f16c", id="avx2"),
+]
+
+
+@pytest.mark.parametrize("features", FORMS)
 @pytest.mark.parametrize("element", DTYPES)
 @pytest.mark.parametrize(("m", "n"), [(1, 16), (3, 64), (16, 48), (64, 128)])
-def test_exp_sum(m: int, n: int, element: str, rounds: bool) -> None:
+def test_exp_sum(m: int, n: int, element: str, features: str) -> None:
     torch.manual_seed(0)
-    features = CPU.features if rounds else CPU.features.replace("+avx512bf16", "-avx512bf16")
     spec = ExpSum(m, n, element)
     assert ExpSum.parse(spec.name) == spec
     s, maxima, sums = 4 * torch.randn(m, n), 8 + torch.rand(m), torch.rand(m)
@@ -160,15 +186,26 @@ def test_exp_sum(m: int, n: int, element: str, rounds: bool) -> None:
     assert sums[0] == float("inf")
 
 
-def test_exp_sum_of_no_numbers() -> None:
+@pytest.mark.parametrize("features", FORMS)
+def test_exp_sum_of_no_numbers(features: str) -> None:
     s, maxima, sums = torch.zeros(2, 16), torch.zeros(2), torch.zeros(2)
     s[0, 3] = float("nan")
     p = torch.zeros(2, 16, dtype=torch.bfloat16)
-    for features in (CPU.features, CPU.features.replace("+avx512bf16", "-avx512bf16")):
-        cpu = HostCpu(CPU.name, features)
-        build(ExpSum(2, 16, "bf16"), (2, 1, 2, 1), cpu)(s, maxima, p, sums.zero_())
-        assert p.isnan().nonzero().tolist() == [[0, 3]]
-        assert sums.isnan().tolist() == [True, False]
+    cpu = HostCpu(CPU.name, features)
+    build(ExpSum(2, 16, "bf16"), (2, 1, 2, 1), cpu)(s, maxima, p, sums)
+    assert p.isnan().nonzero().tolist() == [[0, 3]]
+    assert sums.isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("features", FORMS)
+def test_exp_sum_up_to_the_largest_number(features: str) -> None:
+    """Results between 2^127 and the largest float are no infinities."""
+    s = torch.tensor([[88.0, 88.5, 88.7, 88.72, 88.73, 89.5, float("inf"), -200.0] * 2])
+    p, sums = torch.zeros(1, 16), torch.zeros(1)
+    build(ExpSum(1, 16, "f32"), (2, 1, 2, 1), HostCpu(CPU.name, features))(
+        s, torch.zeros(1), p, sums
+    )
+    torch.testing.assert_close(p, s.double().exp().float(), rtol=1e-6, atol=0)
 
 
 MATMUL = (
@@ -186,6 +223,8 @@ MATMUL = (
         (64, 64, "f32", "f32", "+avx512f,+avx512bw,+amx-tile,+amx-bf16", "fma_64x64x64_f32_new"),
         (64, 64, "bf16", "bf16", "+avx512f", "fma_64x64x64_bf16_new"),
         (2, 64, "f16", "f16", "+avx512f", "rows_2x64x64_f16_new"),
+        (64, 64, "bf16", "bf16", "+avx2,+fma,+f16c", "fma_64x64x64_bf16_new"),
+        (12, 64, "bf16", "bf16", "+avx2,+fma,+f16c", "fma_12x64x64_bf16_new"),
         (64, 64, "bf16", "bf16", "+avx2", None),
         (64, 64, "bf16", "f32", "+avx512f", None),
         (12, 64, "bf16", "bf16", "+avx512f", None),
@@ -199,7 +238,10 @@ def test_choice(m: int, k: int, left: str, right: str, features: str, kernel: st
 
 
 def test_limits() -> None:
-    assert not micro_rows.fits(9, 128, 128)
+    assert not micro_rows.fits(9, 128, 128, 16)
+    assert micro_rows.fits(8, 8, 16, 8)
+    assert not micro_rows.fits(8, 8, 16, 16)
     assert not micro_amx.fits(64, 64, 16)
-    assert not micro_fma.fits(12, 16, 16)
-    assert not micro_fma.fits(4096, 4096, 4096)
+    assert not micro_fma.fits(12, 16, 16, 16)
+    assert micro_fma.fits(12, 16, 16, 8)
+    assert not micro_fma.fits(4096, 4096, 4096, 16)
