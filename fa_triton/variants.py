@@ -15,6 +15,7 @@ from fa_triton.delta_rule import recurrent_shipped as recurrent_kda
 from fa_triton.delta_rule import shipped as chunk_kda
 from fa_triton.kernel_form import parse_key
 from fa_triton.layer import shipped as layer
+from fa_triton.vllm import cache_shipped as vllm_cache
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ FAMILIES = (
         recurrent_kda.KERNELS, recurrent_kda.recurrent_variants, recurrent_kda.recurrent_variant
     ),
     KernelFamily(layer.KERNELS, layer.layer_variants, layer.layer_variant),
+    KernelFamily(vllm_cache.KERNELS, vllm_cache.cache_variants, vllm_cache.cache_variant),
 )
 
 

@@ -1,0 +1,211 @@
+"""Attention of a layer over a planned batch: what an engine's backend calls in every layer.
+
+The first layer of a batch is validated and prepared, the others of its form find that done: a call
+then is strides, a few allocations and the launches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+
+from fa_triton.attention.calls import attend
+from fa_triton.attention.kernels import HeadTensors, KeyTensors, Lengths, run_attention
+from fa_triton.attention.known_problems import problem_of
+from fa_triton.attention.prepared import prepare
+from fa_triton.attention.value_checks import check_values
+from fa_triton.device import cpu_mode
+from fa_triton.problem import AttnOptions
+from fa_triton.validation import value_checks_enabled
+from fa_triton.vllm.batch import (
+    LAYOUT_KV,
+    LAYOUT_Q,
+    AttnBatch,
+    BatchPart,
+    PlanForm,
+    ReadyCall,
+    mask_of,
+    plan_of,
+)
+from fa_triton.vllm.cache_views import CachePages
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerForm:
+    """An attention layer without its tensors.
+
+    Attributes:
+        num_heads_q: Query heads of this rank.
+        num_heads_kv: Key/value heads of this rank.
+        head_dim: Head dimension of q and k.
+        softmax_scale: Factor on q·k.
+        win_left: Visible keys left of the own one, -1 unlimited.
+        softcap: Bound of the logits, 0 for none.
+        lse_includes_sink: Whether a log-sum-exp counts the sinks.
+        batch_invariant: Whether a sequence's result must not depend on the rest of the batch.
+    """
+
+    num_heads_q: int
+    num_heads_kv: int
+    head_dim: int
+    softmax_scale: float
+    win_left: int = -1
+    softcap: float = 0.0
+    lse_includes_sink: bool = False
+    batch_invariant: bool = False
+
+    def plan_form(self, page_size: int, dtype: torch.dtype) -> PlanForm:
+        """What the plan of this layer's batches depends on."""
+        return PlanForm(
+            num_heads_q=self.num_heads_q,
+            num_heads_kv=self.num_heads_kv,
+            head_dim=self.head_dim,
+            page_size=page_size,
+            dtype=dtype,
+            win_left=self.win_left,
+            batch_invariant=self.batch_invariant,
+        )
+
+
+def window_left(sliding_window: int | None) -> int:
+    """``win_left`` of a layer that sees ``sliding_window`` keys, its own one included.
+
+    The engines' names of no window are None, -1 and 0.
+    """
+    return -1 if sliding_window is None or sliding_window <= 0 else sliding_window - 1
+
+
+def attend_batch(
+    layer: LayerForm,
+    batch: AttnBatch,
+    q: torch.Tensor,
+    pages: CachePages,
+    out: torch.Tensor,
+    *,
+    sinks: torch.Tensor | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    lse: torch.Tensor | None = None,
+) -> None:
+    """Attend the queries of a batch to its pages.
+
+    Args:
+        layer: The layer.
+        batch: The batch; its plan is made if the builder did not know this form.
+        q: Queries ``[T, Nq, D]``, T at least ``batch.num_tokens``: rows behind are padding.
+        pages: Keys and values in dtype of q, the new tokens written.
+        out: Result ``[T, Nq, Dv]``, written up to ``batch.num_tokens``; padding is left as it is.
+        sinks: One logit per query head ``[Nq]``, fp32, that joins the denominator.
+        alibi_slopes: One slope per query head ``[Nq]``, fp32.
+        lse: Where the log-sum-exp goes, ``[Nq, T]`` fp32, natural log; None if it is not wanted.
+
+    Raises:
+        ValueError, TypeError: Tensors that ``flash_attn`` would refuse.
+        NotImplementedError: A window in a batch without a causal mask.
+
+    Notes:
+        Host sync: none. Mutates ``out`` and ``lse``. Every row of a part belongs to a sequence, so
+        nothing is cleared first. Source: vLLM ``AttentionImpl.forward``.
+    """
+    heads = HeadTensors(sinks, alibi_slopes)
+    for part in batch.parts:
+        rows = slice(part.first_token, part.first_token + part.num_tokens)
+        part_lse = None if lse is None else lse[:, rows]
+        _attend_part(layer, part, q[rows], pages, out[rows], heads, part_lse)
+
+
+def _attend_part(
+    layer: LayerForm,
+    part: BatchPart,
+    q: torch.Tensor,
+    pages: CachePages,
+    out: torch.Tensor,
+    heads: HeadTensors,
+    lse: torch.Tensor | None,
+) -> None:
+    key = (
+        layer,
+        q.stride(),
+        q.dtype,
+        pages.k.shape,
+        pages.k.stride(),
+        pages.v.shape,
+        pages.v.stride(),
+        heads.sinks is None,
+        heads.alibi_slopes is None,
+        lse is None,
+    )
+    ready = part.calls.get(key)
+    if ready is None:
+        ready = part.calls[key] = _prepare(layer, part, q, pages, heads, lse is not None)
+    if q.device.type == "cpu" and cpu_mode() == "reference":
+        _attend_by_reference(layer, part, q, pages, out, heads, lse)
+        return
+    run_attention(
+        q,
+        KeyTensors(pages.k, pages.v, part.block_table),
+        heads,
+        Lengths(part.query_start_loc, None, None, part.seq_lens),
+        out,
+        lse,
+        ready.table,
+        ready.call,
+    )
+
+
+def _prepare(
+    layer: LayerForm,
+    part: BatchPart,
+    q: torch.Tensor,
+    pages: CachePages,
+    heads: HeadTensors,
+    wants_lse: bool,
+) -> ReadyCall:
+    """Validate the call of ``flash_attn`` that this is, and prepare it."""
+    problem = problem_of(q, pages.k, pages.v, _options(layer, part, heads, wants_lse))
+    planned = plan_of(part, layer.plan_form(problem.page_size, problem.dtype))
+    if value_checks_enabled():
+        lengths = Lengths(part.query_start_loc, None, None, part.seq_lens)
+        check_values(problem, lengths, pages.k, part.block_table, planned.table)
+    # every row belongs to a sequence and sees its own key
+    call = dataclasses.replace(prepare(problem, planned.header), needs_fill=False)
+    return ReadyCall(call, planned.table)
+
+
+def _options(layer: LayerForm, part: BatchPart, heads: HeadTensors, wants_lse: bool) -> AttnOptions:
+    mask_mode, win_left, win_right = mask_of(layer.win_left, part.is_causal)
+    return {
+        "block_table": part.block_table,
+        "cu_seqlens_q": part.query_start_loc,
+        "seqused_kv": part.seq_lens,
+        "sinks": heads.sinks,
+        "alibi_slopes": heads.alibi_slopes,
+        "softmax_scale": layer.softmax_scale,
+        "softcap": layer.softcap,
+        "mask_mode": mask_mode,
+        "win_left": win_left,
+        "win_right": win_right,
+        "layout_q": LAYOUT_Q,
+        "layout_kv": LAYOUT_KV,
+        "layout_out": LAYOUT_Q,
+        "return_softmax_lse": wants_lse,
+        "lse_includes_sink": layer.lse_includes_sink,
+        "batch_invariant": layer.batch_invariant,
+    }
+
+
+def _attend_by_reference(
+    layer: LayerForm,
+    part: BatchPart,
+    q: torch.Tensor,
+    pages: CachePages,
+    out: torch.Tensor,
+    heads: HeadTensors,
+    lse: torch.Tensor | None,
+) -> None:
+    options = _options(layer, part, heads, lse is not None)
+    result, log_sums = attend(q, pages.k, pages.v, **options)
+    out.copy_(result)
+    if lse is not None:
+        lse.copy_(log_sums)

@@ -1,0 +1,220 @@
+"""A batch of the engine as the kernels take it: planned once, shared by all layers of its group.
+
+The plan is made from what the host knows, lengths or upper bounds of them; the kernels read the
+lengths from the device and clamp. The sequences of a batch are split where the short queries
+(decode, speculative tokens) end: a plan of short queries alone takes small row tiles and reads q
+where it lies, one that mixes them with long ones would not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fa_triton.attention.plans import plan_call
+from fa_triton.attention.tiles import dtype_class
+from fa_triton.validation import HostLengths, validate_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from fa_triton.attention.metadata import PlannedCall
+    from fa_triton.attention.prepared import PreparedCall
+    from fa_triton.problem import MetadataProblem
+
+LAYOUT_Q = "TND"
+LAYOUT_KV = "PA_BNBD"
+NO_MASK, CAUSAL, WINDOW = 0, 3, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanForm:
+    """What a plan depends on besides lengths and mask; equal for most layers of a group.
+
+    Attributes:
+        num_heads_q: Query heads of this rank.
+        num_heads_kv: Key/value heads of this rank.
+        head_dim: Head dimension of q and k.
+        page_size: Tokens of a page of the cache.
+        dtype: Of q, k and v.
+        win_left: Visible keys left of the own one, -1 unlimited.
+        batch_invariant: Whether a sequence's result must not depend on the rest of the batch.
+    """
+
+    num_heads_q: int
+    num_heads_kv: int
+    head_dim: int
+    page_size: int
+    dtype: torch.dtype
+    win_left: int = -1
+    batch_invariant: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class ReadyCall:
+    """A prepared call and the table of its plan."""
+
+    call: PreparedCall
+    table: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPart:
+    """Consecutive sequences that one plan serves.
+
+    Attributes:
+        first_token: First row of its queries in the batch.
+        num_tokens: Rows of its queries.
+        query_start_loc: ``[B + 1]`` int32 on the device, from 0 on.
+        seq_lens: ``[B]`` int32 on the device: keys of each sequence, new tokens included.
+        block_table: ``[B, pages]`` int32 on the device.
+        lengths: Query and key lengths on the host, or bounds of them.
+        is_causal: Whether a token sees no later ones.
+        plans: By form; :func:`plan_of` adds what is missing.
+        calls: Prepared calls by whatever decides about them, see ``attention.py``.
+    """
+
+    first_token: int
+    num_tokens: int
+    query_start_loc: torch.Tensor
+    seq_lens: torch.Tensor
+    block_table: torch.Tensor
+    lengths: HostLengths
+    is_causal: bool
+    plans: dict[PlanForm, PlannedCall] = field(default_factory=dict)
+    calls: dict[Hashable, ReadyCall] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class AttnBatch:
+    """One step of the engine for the layers of a KV cache group.
+
+    Attributes:
+        num_tokens: Query tokens; rows behind them are padding.
+        parts: Its sequences in order.
+    """
+
+    num_tokens: int
+    parts: tuple[BatchPart, ...]
+
+
+def make_batch(
+    *,
+    query_start_loc: torch.Tensor,
+    seq_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    host_query_start_loc: np.ndarray,
+    host_seq_lens: np.ndarray,
+    are_bounds: bool,
+    num_tokens: int,
+    forms: Iterable[PlanForm],
+    is_causal: bool = True,
+    longest_short: int = 1,
+) -> AttnBatch:
+    """Describe and plan a batch.
+
+    Args:
+        query_start_loc: ``[B + 1]`` int32 on the device, starts of the queries.
+        seq_lens: ``[B]`` int32 on the device, keys of each sequence, new tokens included.
+        block_table: ``[B, pages]`` int32 on the device.
+        host_query_start_loc: ``[B + 1]``, the same as ``query_start_loc``.
+        host_seq_lens: ``[B]``, the same as ``seq_lens`` or upper bounds.
+        are_bounds: Whether the device may find shorter sequences.
+        num_tokens: Query tokens, padding of a graph included.
+        forms: What to plan for; forms that turn up later are planned at the first call.
+        is_causal: Whether a token sees no later ones.
+        longest_short: Queries up to this length are planned apart if they come first.
+
+    Returns:
+        The batch, which keeps the tensors: their values may change, their memory may not.
+
+    Notes:
+        Host sync: none. Source: vLLM ``CommonAttentionMetadata``.
+    """
+    starts = host_query_start_loc.astype(np.int64, copy=False)
+    count = starts.size - 1
+    q_lens = np.diff(starts)
+    kv_lens = host_seq_lens.astype(np.int64, copy=False)
+    parts = []
+    for first, last in _ranges(q_lens, longest_short):
+        begin, end = int(starts[first]), int(starts[last])
+        whole = first == 0 and last == count
+        part_starts = query_start_loc if whole else query_start_loc[first : last + 1]
+        parts.append(
+            BatchPart(
+                first_token=begin,
+                num_tokens=end - begin,
+                query_start_loc=part_starts - begin if begin else part_starts,
+                seq_lens=seq_lens if whole else seq_lens[first:last],
+                block_table=block_table if whole else block_table[first:last],
+                lengths=HostLengths(q_lens[first:last], kv_lens[first:last], are_bounds),
+                is_causal=is_causal,
+            )
+        )
+    batch = AttnBatch(num_tokens, tuple(parts))
+    for form in forms:
+        for part in batch.parts:
+            plan_of(part, form)
+    return batch
+
+
+def plan_of(part: BatchPart, form: PlanForm) -> PlannedCall:
+    """The plan of a part for layers of a form, made at the first request."""
+    planned = part.plans.get(form)
+    if planned is None:
+        problem = _plan_problem(form, part.lengths.q.size, part.is_causal)
+        device = part.seq_lens.device
+        planned = plan_call(problem, part.lengths, device, dtype_class(form.dtype))
+        part.plans[form] = planned
+    return planned
+
+
+def mask_of(win_left: int, is_causal: bool) -> tuple[int, int, int]:
+    """``mask_mode``, ``win_left`` and ``win_right`` of ``flash_attn``.
+
+    Args:
+        win_left: Visible keys left of the own one, -1 unlimited.
+        is_causal: Whether a token sees no later ones.
+
+    Raises:
+        NotImplementedError: A window without a causal mask.
+    """
+    if win_left < 0:
+        return (CAUSAL if is_causal else NO_MASK), -1, -1
+    if not is_causal:
+        raise NotImplementedError("`sliding_window` must be None without a causal mask, got one")
+    return WINDOW, win_left, 0
+
+
+def _ranges(q_lens: np.ndarray, longest_short: int) -> list[tuple[int, int]]:
+    """Ranges of sequences: the short queries at the front, then all others."""
+    count = q_lens.size
+    long = q_lens > longest_short
+    cut = int(np.argmax(long)) if long.any() else count
+    return [(first, last) for first, last in ((0, cut), (cut, count)) if last > first]
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan_problem(form: PlanForm, batch_size: int, is_causal: bool) -> MetadataProblem:
+    lengths = torch.empty(batch_size + 1, dtype=torch.int32)
+    mask_mode, win_left, win_right = mask_of(form.win_left, is_causal)
+    return validate_metadata(
+        form.num_heads_q,
+        form.num_heads_kv,
+        form.head_dim,
+        cu_seqlens_q=lengths,
+        seqused_kv=lengths[1:],
+        page_size=form.page_size,
+        layout_q=LAYOUT_Q,
+        layout_kv=LAYOUT_KV,
+        layout_out=LAYOUT_Q,
+        batch_invariant=form.batch_invariant,
+        mask_mode=mask_mode,
+        win_left=win_left,
+        win_right=win_right,
+    )

@@ -1,0 +1,141 @@
+"""New keys and values into the pages of a cache."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from fa_triton.device import cpu_mode, device_info
+from fa_triton.kernel_form import KernelForm, dtype_name
+from fa_triton.launch import runner
+from fa_triton.padding import padded
+from fa_triton.vllm.cache_views import CachePages
+
+KERNEL = "cache_update"
+# Elements of a tile: rows of several heads, double-buffered and converted on chip.
+TILE_ELEMENTS = 4096
+# A thread of the CPU writes so many tokens while another one wakes up.
+CPU_TOKENS_PER_PROGRAM = 64
+
+
+def update_cache(
+    key: torch.Tensor, value: torch.Tensor, pages: CachePages, slot_mapping: torch.Tensor
+) -> None:
+    """Write the keys and values of new tokens into their slots.
+
+    Args:
+        key: ``[T, Nkv, D]``, T at least the number of slots: rows behind are padding.
+        value: ``[T, Nkv, Dv]``, dtype of the keys.
+        pages: Where they go, converted to the dtype of the cache.
+        slot_mapping: ``[slots]`` int32 or int64 on the device: token ``t`` goes to place
+            ``slot % page`` of page ``slot // page``. Slots outside of the cache, -1 above all, are
+            skipped; all others must differ.
+
+    Raises:
+        ValueError: Shapes that do not fit each other.
+        TypeError: Slots that are no integers.
+
+    Notes:
+        Host sync: none. Mutates the pages. Source: vLLM ``reshape_and_cache_flash``.
+    """
+    tokens = slot_mapping.shape[0]
+    _check(key, value, pages, slot_mapping)
+    if not tokens:
+        return
+    if key.device.type == "cpu" and cpu_mode() == "reference":
+        update_by_reference(key, value, pages, slot_mapping)
+        return
+    from fa_triton.kernels.cache_update import cache_update
+
+    if key.stride(2) != 1:
+        key = key.contiguous()
+    if value.stride(2) != 1:
+        value = value.contiguous()
+    k, v = pages.k, pages.v
+    num_pages, heads, page_size, head_dim = k.shape
+    head_dim_v = v.shape[3]
+    form = cache_update_form(key.dtype, k.dtype, heads, head_dim, head_dim_v)
+    stride_kb, stride_kn, stride_kt, _ = k.stride()
+    stride_vb, stride_vn, stride_vt, _ = v.stride()
+    runner(cache_update)[(_programs(tokens, key.device),)](
+        key=key,
+        value=value,
+        slot_mapping=slot_mapping,
+        k_pages=k,
+        v_pages=v,
+        num_tokens=tokens,
+        num_slots=num_pages * page_size,
+        num_heads=heads,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        page_size=page_size,
+        stride_xt=key.stride(0),
+        stride_xn=key.stride(1),
+        stride_yt=value.stride(0),
+        stride_yn=value.stride(1),
+        stride_kb=stride_kb,
+        stride_kn=stride_kn,
+        stride_kt=stride_kt,
+        stride_vb=stride_vb,
+        stride_vn=stride_vn,
+        stride_vt=stride_vt,
+        **dict(form.constants),
+        variant=form.key,
+    )
+
+
+def update_by_reference(
+    key: torch.Tensor, value: torch.Tensor, pages: CachePages, slot_mapping: torch.Tensor
+) -> None:
+    """Do the same with indexing; synchronises."""
+    num_pages, _, page_size, _ = pages.k.shape
+    slots = slot_mapping.long()
+    kept = (slots >= 0) & (slots < num_pages * page_size)
+    page, place = slots[kept] // page_size, slots[kept] % page_size
+    for cache, rows in ((pages.k, key), (pages.v, value)):
+        cache[page, :, place] = rows[: len(slots)][kept].to(cache.dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def cache_update_form(
+    dtype: torch.dtype, cache_dtype: torch.dtype, heads: int, head_dim: int, head_dim_v: int
+) -> KernelForm:
+    """Form of the kernel that serves a layer."""
+    columns, columns_v = padded(head_dim, 16), padded(head_dim_v, 16)
+    rows = min(padded(heads), max(1, TILE_ELEMENTS // max(columns, columns_v)))
+    constants = {"BLOCK_N": rows, "D": columns, "DV": columns_v}
+    return KernelForm(
+        KERNEL,
+        dtype_name(dtype),
+        tuple(constants.items()),
+        dtypes=(("cache", dtype_name(cache_dtype)),),
+    )
+
+
+def _programs(tokens: int, device: torch.device) -> int:
+    each = CPU_TOKENS_PER_PROGRAM if device.type == "cpu" else 1
+    return min(-(-tokens // each), device_info(device).num_aiv)
+
+
+def _check(
+    key: torch.Tensor, value: torch.Tensor, pages: CachePages, slot_mapping: torch.Tensor
+) -> None:
+    tokens = slot_mapping.shape[0]
+    for name, rows, cache in (("key", key, pages.k), ("value", value, pages.v)):
+        heads, columns = cache.shape[1], cache.shape[3]
+        if rows.ndim != 3 or rows.shape[0] < tokens or rows.shape[1:] != (heads, columns):
+            raise ValueError(
+                f"`{name}` must be [tokens, {heads}, {columns}] with at least {tokens} tokens, one "
+                f"per slot, got shape {tuple(rows.shape)}"
+            )
+        if cache.stride(3) != 1:
+            raise ValueError(
+                f"the pages of `{name}` must be dense along the head dim, got strides "
+                f"{cache.stride()}"
+            )
+    if slot_mapping.dtype not in (torch.int32, torch.int64) or slot_mapping.ndim != 1:
+        raise TypeError(
+            "`slot_mapping` must be int32 or int64 [slots], got "
+            f"{slot_mapping.dtype} {tuple(slot_mapping.shape)}"
+        )

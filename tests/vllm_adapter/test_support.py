@@ -1,0 +1,69 @@
+"""What is served and what goes back, with the reason."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fa_triton.vllm.support import LayerNeeds, kernel_block_size, reason_against
+
+
+def needs(**options):
+    return LayerNeeds(**({"head_size": 128, "dtype": torch.bfloat16} | options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dtype": torch.float32},
+        {"dtype": torch.float16, "kv_cache_dtype": "float16"},
+        {"kv_cache_dtype": None},
+        {"head_size": 64, "head_size_v": 256},
+        {"block_size": 16},
+        {"block_size": 1024},
+        {"block_size": 2048},
+        {"has_window": True},
+        {"is_non_causal": True},
+        {"selected": "CUSTOM"},
+    ],
+)
+def test_served(options):
+    assert reason_against(needs(**options)) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"head_size": 512}, "head size must be a multiple of 8 up to 256, got 512"),
+        ({"head_size": 0}, "head size must be"),
+        ({"head_size_v": 20}, "head size of v must be"),
+        ({"dtype": torch.float64}, "activations must be"),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype=fp8"),
+        ({"kv_cache_dtype": "float16"}, "in the dtype of the model torch.bfloat16, got float16"),
+        ({"block_size": 8}, "multiples of 16 tokens up to 1024"),
+        ({"block_size": 24}, "--block-size"),
+        ({"attn_type": "encoder_only"}, "only attention of decoders"),
+        ({"is_mla": True}, "multi-head latent attention"),
+        ({"is_sparse": True}, "sparse"),
+        ({"is_compressed": True}, "compressed"),
+        ({"has_mm_prefix": True}, "within images"),
+        ({"has_head_scales": True}, "scales per head"),
+        ({"has_context_parallel": True}, "context parallelism"),
+        ({"has_reference_window": True}, "spares the prompt"),
+        ({"has_device_query_lens": True}, "adaptive drafts"),
+        ({"is_non_causal": True, "has_window": True}, "window without a causal mask"),
+        ({"selected": "TRITON_ATTN"}, "asked for the backend TRITON_ATTN"),
+    ],
+)
+def test_handed_back(options, words):
+    reason = reason_against(needs(**options))
+    assert reason is not None
+    assert words in reason
+
+
+@pytest.mark.parametrize(
+    ("size", "block"), [(16, 16), (1024, 1024), (1040, 208), (2048, 1024), (1056, 528), (24, 0)]
+)
+def test_large_blocks_are_divided(size, block):
+    assert kernel_block_size(size) == block
