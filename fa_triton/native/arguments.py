@@ -85,7 +85,11 @@ class Arguments:
             number for number, p in enumerate(self._parameters) if p.do_not_specialize
         )
         self._layouts: dict[tuple[type, ...], _Layout] = {}
-        self._defaults = {p.name: p.default for p in self._parameters if p.has_default}
+        self._defaults = {
+            p.name: p.default.value if isinstance(p.default, constexpr) else p.default
+            for p in self._parameters
+            if p.has_default
+        }
         self._by_name = operator.itemgetter(*self.names) if len(self.names) > 1 else None
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -95,9 +99,9 @@ class Arguments:
             TypeError: An argument is missing, given twice, or too many are given.
         """
         if self._by_name is not None and not args:
-            # the usual launch: every argument by name
+            # the usual launch: every argument by name, or left at its default
             with contextlib.suppress(KeyError):
-                return list(self._by_name(kwargs))
+                return list(self._by_name({**self._defaults, **kwargs}))
         names = self.names
         given = len(args)
         if given > len(names):
