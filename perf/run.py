@@ -1,4 +1,4 @@
-"""Benchmarks ``python -m perf.run cpu``, ``kda``, ``planner``, ``overhead``; JSON in results."""
+"""Benchmarks ``python -m perf.run cpu``, ``decode``, ``kda``, ..; JSON in results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from perf import first_call, kda, overhead, planner
+from perf import decode, first_call, kda, overhead, planner
 from perf.candidates import ours, peers
 from perf.environment import WITHOUT_AMX, amx_is_disabled, command_line, has_amx, provenance
 from perf.gate import check
@@ -26,6 +26,7 @@ OURS = "fa_triton"
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console()
+app.command("decode")(decode.command)
 app.command("kda")(kda.command)
 app.command("planner")(planner.command)
 app.command("overhead")(overhead.command)
