@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from fa_triton.attention.forms import DTYPE_CLASSES, FORWARD, QUESTIONS, RowClass
 from fa_triton.attention.tiles import fractal_tile, integer_tile, tile_on_pages
 from fa_triton.attention.variants import with_cache
@@ -122,11 +124,19 @@ def _paged_forms(decode: _Decode) -> Iterator[KernelForm]:
             yield masked.form(tile_on_pages(masked.tile, step, decode.device), step)
 
 
+def _other_kernel(decode: _Decode) -> KernelForm:
+    """The kernel for integers that the tile config does not choose, which it could."""
+    tile = decode.tile
+    return decode.form(msgspec.structs.replace(tile, int8_terms=not tile.int8_terms))
+
+
 def _integer_forms(decode: _Decode) -> Iterator[KernelForm]:
     if decode.rows.rows > 16:
         return
     for cache in _INTEGERS:
         yield decode.over(cache).form()
+        if decode.dim <= MAX_FRACTAL_DIM and not cache.has_offsets:
+            yield _other_kernel(decode.over(cache))
         masked = replace(cache, has_mask=True)
         paged = replace(decode, tensors=(_USED, _TABLE, *_ROW_TENSORS)).over(masked)
         for step in _INTEGER_STEPS:
