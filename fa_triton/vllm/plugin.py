@@ -7,8 +7,9 @@ backend, all others what the platform chooses.
 
 from __future__ import annotations
 
+from fa_triton.vllm.kda import bind_kda
 from fa_triton.vllm.selection import log, wrap_platform
-from fa_triton.vllm.versions import Platform, Version, check_installed, is_untried
+from fa_triton.vllm.versions import Platform, check_installed, is_untried
 
 BACKEND = "fa_triton.vllm.backend.FaTritonBackend"
 BACKEND_NAME = "CUSTOM"
@@ -41,10 +42,11 @@ def register_on_platform(is_on: bool) -> None:
     if is_untried(version):
         log.warning("vLLM %d.%d is newer than what fa_triton was tried with", *version)
     if platform == "npu":
-        _register_on_ascend(version)
+        _register_on_ascend()
         return
     _register_custom()
     wrap_platform(type(current_platform), BACKEND)
+    bind_kda()
 
 
 def _offer_on_cuda() -> None:
@@ -64,10 +66,10 @@ def _register_custom() -> None:
         register_backend(AttentionBackendEnum.CUSTOM, BACKEND)
 
 
-def _register_on_ascend(version: Version) -> None:
+def _register_on_ascend() -> None:
     from fa_triton.vllm.ascend import register_on_ascend
 
-    register_on_ascend(version)
+    register_on_ascend()
 
 
 def _platform_of(current_platform: object) -> Platform | None:

@@ -23,6 +23,7 @@ def wrap_platform(
     platform: type,
     backend: str,
     reason_of: Callable[[LayerNeeds], str | None] = reason_against,
+    replaces: str | None = None,
 ) -> None:
     """Make a platform choose a backend for all layers that it can serve.
 
@@ -30,6 +31,7 @@ def wrap_platform(
         platform: The platform's class; its ``get_attn_backend_cls`` is replaced, once.
         backend: Path of the backend's class.
         reason_of: Why a layer is not served, None if it is.
+        replaces: The only choice of the platform that is replaced; None replaces any.
     """
     if _WRAPPED in vars(platform):
         return
@@ -40,10 +42,14 @@ def wrap_platform(
         cls: type, selected_backend: Any, attn_selector_config: Any, *args: Any, **kwargs: Any
     ) -> str:
         reason = reason_of(needs_of_selection(selected_backend, attn_selector_config))
-        if reason is None:
+        if reason is None and replaces is None:
             announce(f"attention is served by {backend}")
             return backend
         chosen = own(cls, selected_backend, attn_selector_config, *args, **kwargs)
+        if reason is None and chosen == replaces:
+            announce(f"attention is served by {backend}")
+            return backend
+        reason = reason or "the platform chose it in place of its plain attention"
         announce(f"attention is handed back to {chosen}: {reason}")
         return chosen
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +11,7 @@ import torch
 from fa_triton.vllm.kda import ascend_calls, calls
 from fa_triton.vllm.kda.rebinding import Replacement, rebind_functions
 from fa_triton.vllm.kda.support import reason_against
-
-logger = logging.getLogger(__name__)
+from fa_triton.vllm.selection import announce
 
 USERS = ("vllm", "vllm_ascend")
 # Kimi K3 and, from 0.27 on, Kimi-Linear; ROCm has a copy of its own.
@@ -40,7 +38,7 @@ def _served_here(ours: Callable[..., Any], form_of: Callable[..., tuple[Any, ...
             reason = reason_against(*form_of(*args, **kwargs))
             if reason is None:
                 return ours(*args, **kwargs)
-            _say_once(original.__module__, original.__name__, reason)
+            announce(f"{original.__module__}.{original.__name__} stays with vLLM: {reason}")
             return original(*args, **kwargs)
 
         return call
@@ -88,12 +86,6 @@ def _form_of_packed(
 ) -> tuple[Any, ...]:
     heads, value_dim, key_dim = initial_state.shape[1:]
     return mixed_qkv.dtype, heads, heads, key_dim, value_dim
-
-
-# Log lines that were written.
-@functools.lru_cache(maxsize=256)
-def _say_once(module: str, function: str, reason: str) -> None:
-    logger.warning("%s.%s stays with vLLM: %s", module, function, reason)
 
 
 # Prefill and decode with activated gates; up to 0.26 the modules of Kimi-Linear.
