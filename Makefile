@@ -83,7 +83,7 @@ $(VLLM_STAMP): pyproject.toml Makefile .ci/triton_metadata/pyproject.toml
 		$(VLLM_PIP) install --quiet --dry-run --report - $(TORCH) $(TORCH_PIP_ARGS) | \
 		$(VLLM_PYTHON) .ci/refuse_cuda_torch.py
 	$(VLLM_PIP) install --quiet $(TORCH) $(TORCH_PIP_ARGS)
-	$(VLLM_PIP) install --quiet $(VLLM) triton-ascend==3.2.0 ascendnpu-ir==1.2.0 pybind11 gguf \
+	$(VLLM_PIP) install --quiet $(VLLM) triton-ascend==3.2.0 ascendnpu-ir==1.2.0 pybind11 accelerate gguf \
 		pytest pytest-timeout typer rich msgspec $(TORCH_PIP_ARGS)
 	@# Their builds on PyPI do not fit a CPU build of torch and break the import of vLLM.
 	$(VLLM_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec

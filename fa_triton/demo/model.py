@@ -70,6 +70,21 @@ def load_model(weights: Path, dtype: torch.dtype, device: torch.device) -> Loade
     return LoadedModel(*_load(dtype, device, folder), from_copy=False)
 
 
+def model_copy(weights: Path) -> Path:
+    """Folder with the model in float32 as safetensors, and its tokenizer; written once.
+
+    Args:
+        weights: The GGUF file.
+
+    Raises:
+        OSError: The cache directory cannot be written.
+    """
+    folder = _copy_folder(weights)
+    if not folder.is_dir():
+        _write_copy(weights, folder)
+    return folder
+
+
 def _load(dtype: torch.dtype, device: torch.device, folder: Path, **source: Any) -> tuple[Any, Any]:
     # Loading with `dtype`, not converting later: that would round the rotary frequencies too.
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **source)

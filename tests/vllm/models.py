@@ -39,6 +39,12 @@ def write_llama(folder: Path) -> None:
     LlamaForCausalLM(LlamaConfig(**_SHARED, head_dim=64)).float().save_pretrained(folder)
 
 
+def write_wide(folder: Path) -> None:
+    """A Llama with heads of 512, which the kernels do not serve."""
+    options = _SHARED | {"num_attention_heads": 2, "num_key_value_heads": 1}
+    LlamaForCausalLM(LlamaConfig(**options, head_dim=512)).float().save_pretrained(folder)
+
+
 def write_mistral(folder: Path) -> None:
     """The same with a window of 48 keys in every layer."""
     config = MistralConfig(**_SHARED, head_dim=64, sliding_window=WINDOW)
@@ -63,7 +69,13 @@ def write_gemma2(folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-WRITERS = {"llama": write_llama, "mistral": write_mistral, "gemma2": write_gemma2}
+SERVED = ("llama", "mistral", "gemma2")
+_WRITERS = {
+    "llama": write_llama,
+    "wide": write_wide,
+    "mistral": write_mistral,
+    "gemma2": write_gemma2,
+}
 
 
 def tiny_model(name: str, parent: Path) -> Path:
@@ -71,5 +83,5 @@ def tiny_model(name: str, parent: Path) -> Path:
     folder = parent / name
     if not (folder / "model.safetensors").is_file():
         torch.manual_seed(0)
-        WRITERS[name](folder)
+        _WRITERS[name](folder)
     return folder
