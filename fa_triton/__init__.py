@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fa_triton.flash_attention import flash_attn, flash_attn_metadata
     from fa_triton.gated_norm import rms_norm_gated
+    from fa_triton.incremental import incre_flash_attention
     from fa_triton.kda import chunk_kda, chunk_kda_fwd, kda_gate_cumsum
     from fa_triton.merge import merge_attn_states
     from fa_triton.recurrent import recurrent_kda
@@ -27,6 +28,7 @@ __all__ = [
     "chunk_kda_fwd",
     "flash_attn",
     "flash_attn_metadata",
+    "incre_flash_attention",
     "kda_gate_cumsum",
     "merge_attn_states",
     "recurrent_kda",
@@ -40,6 +42,7 @@ _HOMES = {
     "chunk_kda_fwd": "fa_triton.kda",
     "flash_attn": "fa_triton.flash_attention",
     "flash_attn_metadata": "fa_triton.flash_attention",
+    "incre_flash_attention": "fa_triton.incremental",
     "kda_gate_cumsum": "fa_triton.kda",
     "merge_attn_states": "fa_triton.merge",
     "recurrent_kda": "fa_triton.recurrent",

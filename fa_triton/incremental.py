@@ -8,6 +8,8 @@ import torch
 
 from fa_triton.incremental_attention.calls import attend_incremental
 from fa_triton.incremental_problem import IncreOptions
+from fa_triton.ops.incremental import call_operator
+from fa_triton.ops.routing import goes_through_dispatcher
 
 
 def incre_flash_attention(
@@ -151,5 +153,13 @@ def incre_flash_attention(
         "lse_includes_sink": lse_includes_sink,
         "metadata": metadata,
     }
+    if goes_through_dispatcher(
+        query,
+        *(key if isinstance(key, (list, tuple)) else (key,)),
+        *(value if isinstance(value, (list, tuple)) else (value,)),
+        *options.values(),
+    ):
+        out, lse = call_operator(query, key, value, options)
+        return (out, lse) if return_softmax_lse else out
     out, lse = attend_incremental(query, key, value, **options)
     return out if lse is None else (out, lse)

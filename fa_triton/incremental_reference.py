@@ -30,7 +30,7 @@ from fa_triton.reference import (
 )
 from fa_triton.validation.antiquant import PER_TOKEN
 from fa_triton.validation.incremental import validate_incre_flash_attention
-from fa_triton.validation.incremental_lengths import resolve_actual_lengths
+from fa_triton.validation.incremental_lengths import own_keys, resolve_actual_lengths
 from fa_triton.validation.optional_tensors import as_given
 from fa_triton.validation.page_values import check_page_ids
 
@@ -128,8 +128,7 @@ class _Call:
     query: torch.Tensor
     caches: tuple[list[torch.Tensor], list[torch.Tensor]]
     prefixes: list[torch.Tensor]
-    lengths: tuple[int, ...]
-    padding: int
+    spans: list[tuple[int, int]]
     block_table: torch.Tensor | None
     scales: torch.Tensor | None
     offsets: torch.Tensor | None
@@ -176,8 +175,7 @@ class _Call:
             query=query_view(query.to(place), problem),
             caches=(keys, values),
             prefixes=[one[0] for one in prefix if one is not None],
-            lengths=lengths,
-            padding=0 if padding is None else max(int(padding.item()), 0),
+            spans=own_keys(problem, lengths, 0 if padding is None else int(padding.item())),
             block_table=None if table is None else table.long(),
             scales=viewed("antiquant_scale", antiquant_table),
             offsets=viewed("antiquant_offset", antiquant_table),
@@ -190,7 +188,7 @@ class _Call:
 
     def sequence(self, b: int) -> _Sequence:
         """Gather one sequence."""
-        start, length = self._own_keys(b)
+        start, length = self.spans[b]
         prefix = self.problem.prefix_length
         columns = torch.cat((torch.arange(prefix), prefix + start + torch.arange(length)))
         columns = columns.to(self.query.device)
@@ -220,14 +218,6 @@ class _Call:
         if self.quant_offset2 is not None:
             out = out + self.quant_offset2.double()
         return (out.round() if is_rounded else out).clamp(*INT8_LIMITS)
-
-    def _own_keys(self, b: int) -> tuple[int, int]:
-        """First column and number of the keys of a sequence; none where padding leaves no room."""
-        length = self.lengths[b]
-        if not self.problem.has_left_padding:
-            return 0, length
-        start = self.problem.attn.seqlen_kv - self.padding - length
-        return (start, length) if start >= 0 else (0, 0)
 
     def _gather(self, side: int, b: int, start: int, length: int) -> torch.Tensor:
         """Cut ``[Nkv, length, D]`` of one sequence out of the cache."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 import torch
 
 from fa_triton.attention.kernels import HeadTensors, KeyTensors, Lengths, run_attention
 from fa_triton.attention.known_problems import problem_of
-from fa_triton.attention.metadata import PlannedCall, check_belongs, read_metadata
+from fa_triton.attention.metadata import PlannedCall, read_metadata
 from fa_triton.attention.plans import PlanOptions, plan_call
-from fa_triton.attention.prepared import PreparedCall, prepare
+from fa_triton.attention.prepared import prepare, prepare_for_table
 from fa_triton.attention.tiles import dtype_class
 from fa_triton.attention.value_checks import check_values
 from fa_triton.device import cpu_mode
@@ -25,9 +24,6 @@ from fa_triton.validation import (
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from fa_triton.planner.table import Header
-    from fa_triton.problem import AttnProblem
 
 
 def plan_batch(
@@ -71,7 +67,7 @@ def attend(
         call = prepare(problem, planned.header)
     else:
         planned = read_metadata(metadata)
-        call = _prepare_for_table(problem, planned.header)
+        call = prepare_for_table(problem, planned.header)
     if reads_values:
         check_values(problem, lengths, k, block_table, metadata)
     out = torch.empty(problem.out_shape, dtype=q.dtype, device=q.device)
@@ -82,13 +78,6 @@ def attend(
     keys = KeyTensors(k, v, block_table)
     run_attention(q, keys, heads, lengths, out, lse, planned.table, call)
     return out, torch.zeros(1, dtype=torch.float32, device=q.device) if lse is None else lse
-
-
-@functools.lru_cache(maxsize=512)
-def _prepare_for_table(problem: AttnProblem, header: Header) -> PreparedCall:
-    """Prepare a call that brings its table, once that is found to belong to it."""
-    check_belongs(problem, header)
-    return prepare(problem, header)
 
 
 def _lengths(options: AttnOptions | MetadataOptions) -> Lengths:

@@ -6,7 +6,8 @@ validation refuses) is validated like one that was never seen.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
@@ -15,40 +16,70 @@ from fa_triton.validation import validate_flash_attn
 if TYPE_CHECKING:
     from fa_triton.problem import AttnOptions, AttnProblem
 
+Problem = TypeVar("Problem")
+
 _KEPT_PROBLEMS = 256
 
-_known: dict[tuple[object, ...], AttnProblem] = {}
+
+class KnownProblems(Generic[Problem]):
+    """Problems of one operator.
+
+    Args:
+        validate: Takes the operands and, by name, the options of a call.
+    """
+
+    def __init__(self, validate: Callable[..., Problem]) -> None:
+        self.validate = validate
+        self.by_key: dict[tuple[object, ...], Problem] = {}
+
+    def of(self, q: object, k: object, v: object, options: Mapping[str, Any]) -> Problem:
+        """Validate a call, or take what an equal one was found to be.
+
+        Raises:
+            ValueError, TypeError, NotImplementedError: As the validation.
+        """
+        try:
+            key = (*options, *_key(q, k, v, *options.values()))
+            problem = self.by_key.get(key)
+        except (AttributeError, RuntimeError, TypeError):
+            return self.validate(q, k, v, **options)
+        if problem is None:
+            problem = self.validate(q, k, v, **options)
+            if len(self.by_key) >= _KEPT_PROBLEMS:
+                self.forget()
+            self.by_key[key] = problem
+        return problem
+
+    def forget(self) -> None:
+        """Validate every call anew."""
+        self.by_key.clear()
+
+
+FLASH_ATTN: KnownProblems[AttnProblem] = KnownProblems(validate_flash_attn)
 
 
 def problem_of(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttnOptions
 ) -> AttnProblem:
-    """Validate a call, or take what an equal one was found to be.
-
-    Raises:
-        ValueError, TypeError, NotImplementedError: As ``validate_flash_attn``.
-    """
-    try:
-        key = _key(q, k, v, *options, *options.values())
-        problem = _known.get(key)
-    except (AttributeError, RuntimeError, TypeError):
-        return validate_flash_attn(q, k, v, **options)
-    if problem is None:
-        problem = validate_flash_attn(q, k, v, **options)
-        if len(_known) >= _KEPT_PROBLEMS:
-            forget()
-        _known[key] = problem
-    return problem
+    """Problem of a call of ``flash_attn``."""
+    return FLASH_ATTN.of(q, k, v, options)
 
 
 def forget() -> None:
-    """Validate every call anew."""
-    _known.clear()
+    """Validate every call of ``flash_attn`` anew."""
+    FLASH_ATTN.forget()
 
 
 def _key(*arguments: object) -> tuple[object, ...]:
     """What decides about a call. The types are part of it: True and 1 are equal, not the same."""
-    forms = [_form(a) if isinstance(a, torch.Tensor) else a for a in arguments]
+    forms = [
+        _form(a)
+        if isinstance(a, torch.Tensor)
+        else _key(*a)  # lists of tensors or of numbers
+        if isinstance(a, (list, tuple))
+        else a
+        for a in arguments
+    ]
     return torch.is_grad_enabled(), *map(type, arguments), *forms
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from fa_triton.attention.metadata import check_belongs
 from fa_triton.attention.plans import tile_for
 from fa_triton.attention.rows import RowUnits, row_units
 from fa_triton.attention.tiles import (
@@ -72,6 +73,17 @@ def prepare(problem: AttnProblem, header: Header) -> PreparedCall:
         logit_scale=problem.softmax_scale * (2 / problem.softcap if problem.softcap else 1),
         needs_fill=_rows_may_stay_unvisited(problem),
     )
+
+
+@functools.lru_cache(maxsize=512)
+def prepare_for_table(problem: AttnProblem, header: Header) -> PreparedCall:
+    """Prepare a call that brings its table, once that is found to belong to it.
+
+    Raises:
+        ValueError: The table of another problem.
+    """
+    check_belongs(problem, header)
+    return prepare(problem, header)
 
 
 def _rows_may_stay_unvisited(problem: AttnProblem) -> bool:

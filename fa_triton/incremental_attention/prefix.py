@@ -5,8 +5,9 @@ Both parts run without sinks and stay in fp32; the sinks join the merged rows.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import torch
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Part: TypeAlias = "tuple[torch.Tensor, torch.Tensor, IncreOptions, IncreProblem]"
 
 _PER_KEY = ("pse_shift", "atten_mask")
+_OF_OWN_KEYS = ("actual_seq_lengths", "kv_padding_size", "block_table", "metadata")
 
 
 def prefix_part(
@@ -28,47 +30,29 @@ def prefix_part(
     """Keys, values, options and problem of the prefix, the same memory for every sequence.
 
     Args:
-        options: Of the call.
+        options: Of the call, none of them an empty tensor.
         problem: The validated call.
         own_lengths: Keys of each sequence behind the prefix ``[B]``; None: all there is room for.
     """
-    length = problem.prefix_length
-    key, value = (
-        options[name].expand(problem.attn.batch_size, -1, -1, -1)
-        for name in ("key_shared_prefix", "value_shared_prefix")
-    )
-    cache = replace(problem.attn.cache, has_places=False, has_first_columns=False)
-    attn = replace(
-        problem.attn,
-        layout_kv="BNSD",
-        seqlen_kv=length,
-        page_size=0,
-        mask_mode=NO_MASK,
-        has_seqused_kv=False,
-        cache=cache,
-    )
-    part = replace(
-        problem,
-        attn=attn,
-        is_list=False,
-        list_lengths=None,
-        host_lengths=None,
-        has_device_lengths=False,
-        has_left_padding=False,
-    )
-    dropped = ("actual_seq_lengths", "kv_padding_size", "block_table", "metadata")
-    kept = {name: value for name, value in options.items() if name not in dropped}
-    kept = _columns(kept, slice(None, length))
-    if own_lengths is not None and problem.attn.mask_mode != NO_MASK and attn.seqlen_q > 1:
+    attn = problem.attn
+    # validation refuses one without the other
+    key = cast("torch.Tensor", options.get("key_shared_prefix"))
+    value = cast("torch.Tensor", options.get("value_shared_prefix"))
+    # the first of several query tokens may stand before the end of the prefix
+    may_hide = own_lengths is not None and attn.mask_mode != NO_MASK and attn.seqlen_q > 1
+    part = _prefix_problem(problem, may_hide)
+    kept = _columns(options, slice(None, problem.prefix_length))
+    for name in _OF_OWN_KEYS:
+        kept.pop(name, None)
+    if may_hide and own_lengths is not None:
         kept["atten_mask"] = _later_keys(own_lengths, part) | _marks(kept, part)
-        cache = replace(cache, has_mask=True, has_mask_rows=True)
-        part = replace(part, mask_form="per_query", attn=replace(attn, cache=cache))
-    return key, value, *_without_sinks(kept, part)
+    shape = (attn.batch_size, -1, -1, -1)
+    return key.expand(shape), value.expand(shape), kept, part
 
 
 def own_part(options: IncreOptions, problem: IncreProblem) -> tuple[IncreOptions, IncreProblem]:
     """Options and problem of the keys behind the prefix."""
-    return _without_sinks(_columns(dict(options), slice(problem.prefix_length, None)), problem)
+    return _columns(options, slice(problem.prefix_length, None)), _own_problem(problem)
 
 
 def merge_parts(
@@ -91,6 +75,39 @@ def merge_parts(
     return out * share[..., None], with_sink if attn.lse_includes_sink else lse
 
 
+@functools.lru_cache(maxsize=256)
+def _prefix_problem(problem: IncreProblem, may_hide: bool) -> IncreProblem:
+    cache = replace(problem.attn.cache, has_places=False, has_first_columns=False)
+    if may_hide:
+        cache = replace(cache, has_mask=True, has_mask_rows=True)
+    attn = replace(
+        problem.attn,
+        layout_kv="BNSD",
+        seqlen_kv=problem.prefix_length,
+        page_size=0,
+        mask_mode=NO_MASK,
+        has_seqused_kv=False,
+        has_sinks=False,
+        return_softmax_lse=True,
+        cache=cache,
+    )
+    return replace(
+        problem,
+        attn=attn,
+        is_list=False,
+        list_lengths=None,
+        host_lengths=None,
+        has_device_lengths=False,
+        has_left_padding=False,
+        mask_form="per_query" if may_hide else problem.mask_form,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _own_problem(problem: IncreProblem) -> IncreProblem:
+    return replace(problem, attn=replace(problem.attn, has_sinks=False, return_softmax_lse=True))
+
+
 def _later_keys(own_lengths: torch.Tensor, part: IncreProblem) -> torch.Tensor:
     """Keys of the prefix behind a query token, ``[B, 1, Sq, Sp]``: where own keys are too few."""
     attn = part.attn
@@ -103,22 +120,16 @@ def _later_keys(own_lengths: torch.Tensor, part: IncreProblem) -> torch.Tensor:
 def _marks(options: IncreOptions, part: IncreProblem) -> torch.Tensor:
     """Keys that the caller's mask hides, ``[B, N, Sq, Sp]``, or a False for all."""
     mask = options.get("atten_mask")
-    if mask is None or not mask.numel():
+    if mask is None:
         return torch.zeros((), dtype=torch.bool, device=part.attn.device)
     return mask_view(mask, part) != 0
 
 
-def _columns(options: dict, columns: slice) -> IncreOptions:
-    """Masks and biases of some columns only."""
+def _columns(options: IncreOptions, columns: slice) -> IncreOptions:
+    """Options of some keys only, without sinks."""
+    cut: dict[str, object] = dict(options) | {"sinks": None}
     for name in _PER_KEY:
-        tensor = options.get(name)
-        if tensor is not None and tensor.numel():
-            options[name] = tensor[..., columns]
-    return options
-
-
-def _without_sinks(
-    options: IncreOptions, problem: IncreProblem
-) -> tuple[IncreOptions, IncreProblem]:
-    attn = replace(problem.attn, has_sinks=False, return_softmax_lse=True)
-    return {**options, "sinks": None}, replace(problem, attn=attn)
+        tensor = cut.get(name)
+        if isinstance(tensor, torch.Tensor):
+            cut[name] = tensor[..., columns]
+    return cast("IncreOptions", cut)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
@@ -12,33 +13,33 @@ from fa_triton.attention.operands import RowOperand, per_key_operand
 from fa_triton.incremental_attention.views import (
     antiquant_table,
     bias_view,
-    cache_views,
     mask_view,
 )
-from fa_triton.layout import strides
+from fa_triton.layout import LAYOUTS, strides
+from fa_triton.validation import check_has_memory
 
 if TYPE_CHECKING:
     from fa_triton.attention.rows import RowUnits
     from fa_triton.incremental_attention.spans import KeySpans
-    from fa_triton.incremental_problem import Cache, IncreOptions, IncreProblem
+    from fa_triton.incremental_problem import IncreOptions, IncreProblem
 
 # Logits of hidden keys. The kernels' running maximum starts at -0.5e30: a row that has nothing
 # above that is empty, one that has nothing but the second value is the mean of its values.
 HIDDEN = {"zero": -1.0e30, "mean": -0.4e30}
 
 
-def key_tensors(
-    key: Cache, value: Cache, block_table: torch.Tensor | None, problem: IncreProblem
-) -> KeyTensors:
-    """Views of the cache; of a list the tensors from which the others are told by offsets."""
-    keys, values = cache_views(key, problem), cache_views(value, problem)
+Caches: TypeAlias = "tuple[list[torch.Tensor], list[torch.Tensor]]"
+
+
+def key_tensors(caches: Caches, block_table: torch.Tensor | None) -> KeyTensors:
+    """Views of keys and values; of a list the tensors from which the others are told by offsets."""
+    keys, values = caches
     base = _base_of(keys)
     return KeyTensors(keys[base], values[base], block_table)
 
 
 def cache_tensors(
-    key: Cache,
-    value: Cache,
+    caches: Caches,
     options: IncreOptions,
     problem: IncreProblem,
     units: RowUnits,
@@ -48,7 +49,7 @@ def cache_tensors(
     bias, mask = options.get("pse_shift"), options.get("atten_mask")
     scale, offset = options.get("antiquant_scale"), options.get("antiquant_offset")
     return CacheTensors(
-        places=_places(key, value, problem, spans.first_columns),
+        places=_places(caches, problem, spans.first_columns),
         first_columns=spans.first_columns,
         bias=_rows(bias_view(bias, problem), problem, units)
         if problem.has_bias and bias is not None
@@ -76,40 +77,63 @@ def _tables(tensor: torch.Tensor, problem: IncreProblem) -> torch.Tensor:
 
 
 def _places(
-    key: Cache, value: Cache, problem: IncreProblem, first_columns: torch.Tensor | None
+    caches: Caches, problem: IncreProblem, first_columns: torch.Tensor | None
 ) -> torch.Tensor | None:
     """Where the keys of each sequence lie, as ``CacheTensors.places`` says.
 
-    A kernel gets one pointer to k: tensors of a list are told by how far they lie from the first.
+    A kernel gets one pointer to k: tensors of a list are told by how far they lie from the largest.
     """
-    keys, values = cache_views(key, problem), cache_views(value, problem)
     layout = problem.attn.layout_kv
     if problem.is_list:
-        base = _base_of(keys)
-        places = [
-            (
-                _elements(keys[base], k),
-                _elements(values[base], v),
-                strides(k, layout).head,
-                strides(v, layout).head,
-            )
-            for k, v in zip(keys, values, strict=True)
+        head = LAYOUTS[layout].head
+        columns = [
+            column
+            for name, cache in zip(("key", "value"), caches, strict=True)
+            for column in (_distances(name, cache), [one.stride(head) for one in cache])
         ]
-        return torch.tensor(places, dtype=torch.int64).to(keys[0].device)
+        k, heads_k, v, heads_v = columns
+        places = torch.tensor([k, v, heads_k, heads_v], dtype=torch.int64).t().contiguous()
+        return places.to(caches[0][0].device)
     if first_columns is None:
         return None
-    by = [strides(tensor, layout) for tensor in (keys[0], values[0])]
-    batch = torch.arange(problem.attn.batch_size, device=first_columns.device)
-    first = first_columns.to(torch.int64)
-    columns = [batch * s.outer + first * s.token for s in by]
-    heads = [torch.full_like(batch, s.head) for s in by]
-    return torch.stack([*columns, *heads], dim=1)
+    by = [strides(cache[0], layout) for cache in caches]
+    start, step = _sequence_starts(
+        problem.attn.batch_size,
+        (by[0].outer, by[1].outer),
+        (by[0].head, by[1].head),
+        (by[0].token, by[1].token),
+        first_columns.device,
+    )
+    return start + first_columns[:, None] * step
+
+
+@functools.lru_cache(maxsize=64)
+def _sequence_starts(
+    batch_size: int,
+    outer: tuple[int, int],
+    heads: tuple[int, int],
+    tokens: tuple[int, int],
+    device: torch.device,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places of column 0 ``[B, 4]``, and what a column adds to them ``[4]``."""
+    rows = [[b * outer[0], b * outer[1], *heads] for b in range(batch_size)]
+    with torch.inference_mode(False):
+        start = torch.tensor(rows, dtype=torch.int64)
+        return start.to(device), torch.tensor([*tokens, 0, 0]).to(device)
 
 
 def _base_of(tensors: Sequence[torch.Tensor]) -> int:
     """Position of the largest tensor, whose stride from token to token is that of all."""
+    if len(tensors) == 1:
+        return 0
     return max(range(len(tensors)), key=lambda i: tensors[i].numel())
 
 
-def _elements(first: torch.Tensor, other: torch.Tensor) -> int:
-    return (other.data_ptr() - first.data_ptr()) // first.element_size()
+def _distances(name: str, tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Elements from the largest tensor to each; an empty one may lie anywhere."""
+    pointers = [tensor.data_ptr() for tensor in tensors]
+    for b, pointer in enumerate(pointers):
+        if pointer == 0 and tensors[b].numel():
+            check_has_memory(f"{name}[{b}]", tensors[b])
+    first, size = pointers[_base_of(tensors)], tensors[0].element_size()
+    return [(pointer - first) // size for pointer in pointers]

@@ -31,7 +31,7 @@ def query_view(tensor: torch.Tensor, problem: IncreProblem) -> torch.Tensor:
     """View a tensor of the query's shape in ``attn.layout_q``: ``[B, Sq, N, D]`` or BNSD."""
     if problem.input_layout != "BSH":
         return tensor
-    return tensor.unflatten(-1, (problem.attn.num_heads_q, problem.attn.head_dim))
+    return tensor.view(*tensor.shape[:-1], problem.attn.num_heads_q, problem.attn.head_dim)
 
 
 def cache_views(cache: Cache, problem: IncreProblem) -> list[torch.Tensor]:
@@ -40,7 +40,7 @@ def cache_views(cache: Cache, problem: IncreProblem) -> list[torch.Tensor]:
     tensors = [cache] if isinstance(cache, torch.Tensor) else list(cache)
     if tensors[0].ndim == LAYOUTS[attn.layout_kv].rank:
         return tensors
-    return [tensor.unflatten(-1, (attn.num_heads_kv, attn.head_dim)) for tensor in tensors]
+    return [tensor.view(*tensor.shape[:-1], attn.num_heads_kv, attn.head_dim) for tensor in tensors]
 
 
 def mask_view(atten_mask: torch.Tensor, problem: IncreProblem) -> torch.Tensor:

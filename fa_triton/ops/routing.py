@@ -24,7 +24,7 @@ def no_vmap(subject: str) -> str:
     return f"torch.vmap over {subject} is not built; {advice}"
 
 
-def goes_through_dispatcher(*tensors: torch.Tensor | None, subject: str = ATTENTION) -> bool:
+def goes_through_dispatcher(*tensors: object, subject: str = ATTENTION) -> bool:
     """Whether torch must see the call as one operator.
 
     So it is while a graph is traced, under a dispatch mode (fake tensors, FLOP counters), and for

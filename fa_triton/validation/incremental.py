@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fa_triton.incremental_problem import IncreProblem, MaskedRow
+from fa_triton.incremental_problem import IncreProblem, InputLayout, MaskedRow
 from fa_triton.layout import is_paged
 from fa_triton.problem import (
     CAUSAL,
@@ -43,12 +43,15 @@ from fa_triton.validation.incremental_operands import (
     CacheSizes,
     QuerySizes,
     check_cache,
+    check_cache_form,
     check_input_layout,
     check_kv_heads,
     check_prefix,
     check_query,
+    check_query_form,
 )
 from fa_triton.validation.masks import Mask, as_width
+from fa_triton.validation.optional_tensors import as_given
 from fa_triton.validation.output_quant import check_output_quant
 from fa_triton.validation.scalars import as_flag, as_float, as_int, one_of
 from fa_triton.validation.tensors import check_small_tensor, refuse_gradient
@@ -192,6 +195,20 @@ def validate_incre_flash_attention(
     )
 
 
+def check_incremental_form(
+    query: torch.Tensor, key: Cache, value: Cache, **options: Unpack[IncreOptions]
+) -> InputLayout:
+    """Check what does not depend on sizes, while a graph is traced; return ``input_layout``."""
+    layout = check_input_layout(options.get("input_layout", "BSH"))
+    check_query_form(query, layout)
+    for name, cache in (("key", key), ("value", value)):
+        check_cache_form(name, cache, query)
+    check_inner_precise(options.get("inner_precise", 1))
+    one_of("masked_row", options.get("masked_row", "zero"), MASKED_ROWS)
+    as_int("win_left", options.get("win_left", -1), minimum=-1)
+    return layout
+
+
 @dataclass(frozen=True)
 class _Numbers:
     """Arguments whose meaning depends on no other tensor than the query."""
@@ -207,7 +224,7 @@ class _Numbers:
 
 def _check_numbers(query: torch.Tensor, num_heads: int, options: IncreOptions) -> _Numbers:
     scale = as_float("scale_value", options.get("scale_value", 1.0))
-    sinks = options.get("sinks")
+    sinks = as_given("sinks", options.get("sinks"))
     if sinks is not None:
         check_small_tensor(
             "sinks",
@@ -218,7 +235,7 @@ def _check_numbers(query: torch.Tensor, num_heads: int, options: IncreOptions) -
             meaning=f"({num_heads},), one per query head",
         )
         refuse_gradient("sinks", sinks)
-    metadata = options.get("metadata")
+    metadata = as_given("metadata", options.get("metadata"))
     if metadata is not None:
         check_metadata_tensor(metadata, query.device)
     win_left = as_int("win_left", options.get("win_left", -1), minimum=-1)

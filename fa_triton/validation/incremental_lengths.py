@@ -125,3 +125,17 @@ def resolve_actual_lengths(problem: IncreProblem, given: torch.Tensor | None) ->
     lengths = lengths * len(rooms) if problem.broadcasts_lengths else lengths[: len(rooms)]
     check_length_values(lengths, rooms)
     return tuple(lengths)
+
+
+def own_keys(problem: IncreProblem, lengths: Sequence[int], padding: int) -> list[tuple[int, int]]:
+    """First column and number of the own keys of each sequence.
+
+    Args:
+        problem: The validated call.
+        lengths: Actual lengths.
+        padding: ``kv_padding_size``; read with left padding only.
+    """
+    if not problem.has_left_padding:
+        return [(0, length) for length in lengths]
+    last = problem.attn.seqlen_kv - max(padding, 0)
+    return [(last - length, length) if length <= last else (0, 0) for length in lengths]

@@ -8,6 +8,7 @@ import torch
 
 from fa_triton.incremental_problem import InputLayout
 from fa_triton.layout import FRACTAL, LAYOUT_SHAPES, LAYOUTS, extents
+from fa_triton.validation.optional_tensors import as_given
 from fa_triton.validation.pages import check_page_multiple
 from fa_triton.validation.scalars import as_int, one_of
 from fa_triton.validation.tensors import (
@@ -32,6 +33,7 @@ MAX_HEADS = 256
 MAX_GROUP = 64
 MAX_HEAD_DIM = 512
 MAX_LIST = 256
+MAX_BATCH = 65536
 # An int8 page holds 32-byte rows of whole fractals.
 INT8_PAGE_MULTIPLE = 32
 
@@ -79,6 +81,27 @@ def check_input_layout(input_layout: object) -> InputLayout:
 
 def check_query(query: object, layout: InputLayout, num_heads: object) -> QuerySizes:
     """Check the query, alone and against ``num_heads``."""
+    tensor = check_query_form(query, layout)
+    heads = as_int("num_heads", num_heads, minimum=1, maximum=MAX_HEADS)
+    shape = tuple(tensor.shape)
+    if 0 in shape:
+        raise ValueError(f"`query` must have no empty axis, got shape {shape}")
+    check_dense_last_axis("query", tensor)
+    head_dim = _head_dim("query", shape, layout, "num_heads", heads)
+    view = tensor.unflatten(-1, (heads, head_dim)) if layout == "BSH" else tensor
+    sizes = extents(view, DENSE_LAYOUT[layout])
+    check_head_dim("the head dim of query", head_dim, step=16, maximum=MAX_HEAD_DIM)
+    check_batch_size("the batch size of query", sizes.outer, maximum=MAX_BATCH)
+    if sizes.tokens > MAX_QUERY_TOKENS:
+        raise ValueError(
+            f"`query` must have 1 to {MAX_QUERY_TOKENS} tokens per sequence, got {sizes.tokens} in "
+            f"shape {shape}; use flash_attn for longer ones"
+        )
+    return QuerySizes(sizes.outer, sizes.tokens, heads, head_dim)
+
+
+def check_query_form(query: object, layout: InputLayout) -> torch.Tensor:
+    """Check what does not depend on the sizes of the query: kind, dtype, rank, no gradient."""
     tensor = check_is_tensor("query", query)
     if tensor.dtype == torch.int8:
         raise NotImplementedError(
@@ -88,20 +111,19 @@ def check_query(query: object, layout: InputLayout, num_heads: object) -> QueryS
     if tensor.dtype not in QUERY_DTYPES:
         raise TypeError(f"`query` must have dtype float16 or bfloat16, got {tensor.dtype}")
     refuse_gradient("query", tensor)
-    heads = as_int("num_heads", num_heads, minimum=1, maximum=MAX_HEADS)
-    shape = _filled_shape("query", tensor, layout)
-    check_dense_last_axis("query", tensor)
-    head_dim = _head_dim("query", shape, layout, "num_heads", heads)
-    view = tensor.unflatten(-1, (heads, head_dim)) if layout == "BSH" else tensor
-    sizes = extents(view, DENSE_LAYOUT[layout])
-    check_head_dim("the head dim of query", head_dim, step=16, maximum=MAX_HEAD_DIM)
-    check_batch_size("the batch size of query", sizes.outer)
-    if sizes.tokens > MAX_QUERY_TOKENS:
+    if tensor.ndim != (3 if layout == "BSH" else 4):
         raise ValueError(
-            f"`query` must have 1 to {MAX_QUERY_TOKENS} tokens per sequence, got {sizes.tokens} in "
-            f"shape {shape}; use flash_attn for longer ones"
+            f"`query` must have shape {_shape_of(layout)} in input_layout {layout}, got "
+            f"{tuple(tensor.shape)}"
         )
-    return QuerySizes(sizes.outer, sizes.tokens, heads, head_dim)
+    return tensor
+
+
+def check_cache_form(name: str, cache: object, query: torch.Tensor) -> None:
+    """Check what does not depend on the sizes of key or value: kind, dtype, no gradient."""
+    for tensor in _as_tensors(name, cache):
+        _check_dtype(name, tensor, query)
+        refuse_gradient(name, tensor)
 
 
 def check_kv_heads(num_key_value_heads: object, num_heads: int) -> int:
@@ -165,6 +187,7 @@ def check_prefix(
     key: object, value: object, query: torch.Tensor, cache: CacheSizes, head_dim: int
 ) -> int:
     """Check the shared prefix, ``(1, Nkv, Sp, D)`` in every input layout; return Sp, 0 for none."""
+    key, value = as_given("key_shared_prefix", key), as_given("value_shared_prefix", value)
     if key is None and value is None:
         return 0
     tensors = []
@@ -174,7 +197,7 @@ def check_prefix(
     ):
         if given is None:
             raise ValueError(f"`{name}` must be given with {other}, got None")
-        tensor = check_is_tensor(name, given)
+        tensor = given
         if tensor.dtype != cache.dtype:
             raise TypeError(
                 f"`{name}` must have the dtype of key, {cache.dtype}, got {tensor.dtype}"
@@ -182,8 +205,7 @@ def check_prefix(
         refuse_gradient(name, tensor)
         check_device(name, tensor, query.device, like="query")
         shape = tuple(tensor.shape)
-        fits = len(shape) == 4 and shape[2] > 0
-        if not fits or (shape[0], shape[1], shape[3]) != (1, cache.num_heads, head_dim):
+        if len(shape) != 4 or (shape[0], shape[1], shape[3]) != (1, cache.num_heads, head_dim):
             raise ValueError(
                 f"`{name}` must have shape (1, {cache.num_heads}, Sp, {head_dim}) in every "
                 f"input_layout, got {shape}"
@@ -349,17 +371,6 @@ def _check_pair(key: torch.Tensor, value: torch.Tensor, index: str) -> None:
             f"`value{index}` must have the shape of key, {tuple(key.shape)}, got "
             f"{tuple(value.shape)}"
         )
-
-
-def _filled_shape(name: str, tensor: torch.Tensor, layout: InputLayout) -> tuple[int, ...]:
-    shape = tuple(tensor.shape)
-    if len(shape) != (3 if layout == "BSH" else 4):
-        raise ValueError(
-            f"`{name}` must have shape {_shape_of(layout)} in input_layout {layout}, got {shape}"
-        )
-    if 0 in shape:
-        raise ValueError(f"`{name}` must have no empty axis, got shape {shape}")
-    return shape
 
 
 def _head_dim(

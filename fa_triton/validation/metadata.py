@@ -24,6 +24,8 @@ PLANNERS = ("balanced", "section_stream_k")
 # far above any device and any tile; a table and a workspace grow with them
 MAX_CORES = 65535
 MAX_BLOCK = 65536
+# that of incremental attention; flash_attn itself takes less
+MAX_HEAD_DIM = 512
 
 
 def validate_metadata(
@@ -91,7 +93,7 @@ def validate_metadata(
     heads_kv = as_int("num_heads_kv", num_heads_kv, minimum=1)
     check_heads("`num_heads_q`", heads_q, heads_kv)
     dim = as_int("head_dim", head_dim, minimum=1)
-    check_head_dim("`head_dim`", dim)
+    check_head_dim("`head_dim`", dim, maximum=MAX_HEAD_DIM)
     layouts = check_layouts(layout_q, layout_kv, layout_out)
     q_lengths = check_length_tensors("q", layouts.q, cu_seqlens_q, seqused_q, None)
     kv_lengths = check_length_tensors("kv", layouts.kv, cu_seqlens_kv, seqused_kv, None)

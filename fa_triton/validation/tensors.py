@@ -155,10 +155,10 @@ def check_heads(subject: str, num_heads_q: int, num_heads_kv: int) -> None:
         )
 
 
-def check_batch_size(subject: str, batch_size: int) -> None:
-    """The plan's index arithmetic allows fewer than 65536 sequences."""
-    if not 0 < batch_size < 65536:
-        raise ValueError(f"{subject} must lie between 1 and 65535, got {batch_size}")
+def check_batch_size(subject: str, batch_size: int, *, maximum: int = 65535) -> None:
+    """CANN's limits: 65535 sequences of ``flash_attn``, one more of the incremental operator."""
+    if not 0 < batch_size <= maximum:
+        raise ValueError(f"{subject} must lie between 1 and {maximum}, got {batch_size}")
 
 
 def check_device(name: str, tensor: torch.Tensor, device: torch.device, *, like: str = "q") -> None:

@@ -236,6 +236,10 @@ def test_empty_tensors_count_as_absent(attend: Attend) -> None:
         "dequant_scale1",
         "quant_scale1",
         "dequant_scale2",
+        "key_shared_prefix",
+        "value_shared_prefix",
+        "sinks",
+        "metadata",
     )
     empty = {name: torch.empty(0) for name in names}
     out, lse = attend(**call | empty, actual_seq_lengths=[])

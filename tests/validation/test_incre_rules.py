@@ -85,6 +85,7 @@ OPERANDS = [
         "5",
     ),
     wrong_value("no heads", dense(num_heads=0), "`num_heads`", "1", "0"),
+    wrong_value("B 65537", dense(query=tensor(65537, 4, 1, 32)), "query", "65536", "65537"),
     wrong_value("257 heads", dense(num_heads=257), "`num_heads`", "256"),
     wrong_type("heads as float", dense(num_heads=4.0), "`num_heads`", "int"),
     wrong_value("negative kv heads", dense(num_key_value_heads=-1), "`num_key_value_heads`"),
@@ -515,7 +516,7 @@ def test_broken_rules_are_refused(refusal: Refusal) -> None:
 
 def test_rules_are_checked_before_anything_else() -> None:
     # also on the meta device, where nothing could be computed
-    for refusal in (OPERANDS[0], LENGTHS[0], MASKS[0]):
+    for refusal in (OPERANDS[1], LENGTHS[0], MASKS[0]):
         assert_refused(incre_flash_attention, refusal)
 
 
@@ -527,6 +528,7 @@ ACCEPTED = {
     "BSND": dense(query=tensor(2, 1, 4, 32), **cache(2, 40, 2, 32), input_layout="BSND"),
     "BSH": hidden(),
     "heads of the query for keys": dense(**cache(2, 4, 40, 32), num_key_value_heads=0),
+    "B 65536": dense(query=tensor(65536, 4, 1, 32), **cache(65536, 2, 1, 32)),
     "D 512": dense(query=tensor(2, 4, 1, 512), **cache(2, 2, 40, 512)),
     "64 heads per kv head": dense(
         query=tensor(2, 64, 1, 32), **cache(2, 1, 40, 32), num_heads=64, num_key_value_heads=1

@@ -28,7 +28,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         calls.append(None)
         return validate_flash_attn(*args, **options)
 
-    monkeypatch.setattr(known_problems, "validate_flash_attn", validate)
+    monkeypatch.setattr(known_problems.FLASH_ATTN, "validate", validate)
     forget()
     return calls
 
@@ -86,7 +86,7 @@ def test_a_gradient_is_refused_after_a_call_without() -> None:
 def test_no_tensor_is_kept() -> None:
     forget()
     recall(**dense(q=torch.nn.Parameter(tensor(2, 8, 4, 64), requires_grad=False)))
-    (key,) = known_problems._known
+    (key,) = known_problems.FLASH_ATTN.by_key
     assert not any(isinstance(part, torch.Tensor) for part in key)
 
 
@@ -94,5 +94,5 @@ def test_few_calls_are_kept(counted: list[None], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(known_problems, "_KEPT_PROBLEMS", 3)
     for scale in range(1, 9):
         recall(**dense(softmax_scale=float(scale)))
-        assert len(known_problems._known) <= 3
+        assert len(known_problems.FLASH_ATTN.by_key) <= 3
     assert len(counted) == 8
