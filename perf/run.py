@@ -18,6 +18,7 @@ from perf import decode, first_call, kda, overhead, planner
 from perf.candidates import ours, peers
 from perf.environment import WITHOUT_AMX, amx_is_disabled, command_line, has_amx, provenance
 from perf.gate import check
+from perf.model import command as model_command
 from perf.shapes import DTYPES, WORKLOADS, make_tensors
 from perf.timing import Timing, compare, torch_threads
 
@@ -30,6 +31,7 @@ app.command("decode")(decode.command)
 app.command("kda")(kda.command)
 app.command("planner")(planner.command)
 app.command("overhead")(overhead.command)
+app.command("model")(model_command.command)
 
 
 @app.callback()

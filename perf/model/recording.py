@@ -53,7 +53,7 @@ class RecordedLaunch:
         tensors = {n: value for n, value in given.items() if isinstance(value, torch.Tensor)}
         return Launch(
             names=names,
-            scalars={n: value for n, value in given.items() if n not in tensors},
+            scalars={n: v for n, v in given.items() if isinstance(v, int | float)},
             contents={
                 name: value.flatten().tolist()
                 for name, value in tensors.items()
