@@ -75,7 +75,10 @@ def check_antiquant(
                 )
         return None, False
     if scale is None:
-        raise ValueError("`antiquant_scale` must be given with int8 key and value, got None")
+        raise ValueError(
+            "`antiquant_scale` must be given with int8 key and value, got None; use (2,) ones for "
+            "integers that stand for themselves"
+        )
     found = _mode_of(scale, mode, axes)
     _check_tensor("antiquant_scale", scale, found, dtype, device)
     if offset is not None:

@@ -52,7 +52,10 @@ def check_block_size(block_size: object, cache: CacheSizes, *, is_paged: bool) -
 def check_pages_have_lengths(*, is_paged: bool, has_lengths: bool) -> None:
     """Pages say how many keys there is room for, not how many there are."""
     if is_paged and not has_lengths:
-        raise ValueError("`actual_seq_lengths` must be given with block_table, got None")
+        raise ValueError(
+            "`actual_seq_lengths` must be given with block_table (pages say how many keys there is "
+            "room for, not how many there are), got None; use a list of ints or a tensor"
+        )
 
 
 def check_left_padding_fits(*, is_paged: bool, is_list: bool, has_lengths: bool) -> None:
@@ -71,7 +74,7 @@ def check_left_padding_fits(*, is_paged: bool, is_list: bool, has_lengths: bool)
     if not has_lengths:
         raise ValueError(
             f"`actual_seq_lengths` must be given with kv_padding_size ({why}, so their number must "
-            "be known), got None"
+            "be known), got None; use a list of ints or a tensor"
         )
 
 

@@ -35,7 +35,10 @@ def check_output_quant(
     offset = as_given("quant_offset2", quant_offset2)
     if scale is None:
         if offset is not None:
-            raise ValueError("`quant_scale2` must be given with quant_offset2, got None")
+            raise ValueError(
+                "`quant_scale2` must be given with quant_offset2 (it makes the result int8), got "
+                "None; use a scale of 1"
+            )
         return None, False
     _check_tensor("quant_scale2", scale, dtype, device)
     columns = num_heads * head_dim
