@@ -72,7 +72,7 @@ test-fast: $(STAMP) ## Run the tests that are quick; three to six minutes on two
 
 .PHONY: fuzz
 fuzz: $(STAMP) ## Compare 1000 random batches (FA_TRITON_FUZZ_EXAMPLES) with float64.
-	FA_TRITON_FUZZ_EXAMPLES=$${FA_TRITON_FUZZ_EXAMPLES:-1000} $(PYTEST) --timeout 0 tests/flash_attn/test_fuzz.py
+	FA_TRITON_FUZZ_EXAMPLES=$${FA_TRITON_FUZZ_EXAMPLES:-1000} $(PYTEST) --timeout 0 tests/flash_attn/test_fuzz.py tests/incre_flash_attention/test_fuzz.py
 
 $(VLLM_STAMP): pyproject.toml Makefile .ci/triton_metadata/pyproject.toml
 	$(PYTHON) -m venv $(VLLM_VENV)
@@ -131,8 +131,9 @@ perf: $(STAMP) ## Measure again and renew the tables and plots of README and doc
 	$(BIN)/python -m perf.plot
 
 .PHONY: conformance
-conformance: $(STAMP) ## Run CANN's public test cases and renew docs/conformance.md.
+conformance: $(STAMP) ## Run CANN's public test cases and renew docs/conformance*.md.
 	$(BIN)/python -m perf.conformance
+	$(BIN)/python -m perf.conformance --operator incre_flash_attention
 
 .PHONY: clean
 clean: ## Remove the virtual environment and what tools left behind.

@@ -24,13 +24,22 @@ def test_first_example_runs(capsys):
 @pytest.mark.forked
 def test_example_of_a_paged_cache_runs():
     pytest.importorskip("llvmlite")
-    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    beginning = README[: README.index("## Incremental attention")]
+    examples = re.findall(r"```python\n(.*?)```", beginning, re.DOTALL)
     (example,) = (text for text in examples if "block_table" in text)
     names = {}
     imports = "import torch\nfrom fa_triton import flash_attn\n"
     exec(compile(imports + example, "README.md", "exec"), names)
     assert names["out"].shape == (2, 1, 8, 128)
     assert names["out"].isfinite().all()
+
+
+@pytest.mark.forked
+def test_example_of_incremental_attention_runs(capsys):
+    pytest.importorskip("llvmlite")
+    (example,) = re.findall(r"## Incremental attention\n.*?```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+    assert capsys.readouterr().out == "torch.Size([2, 1, 1024])\n"
 
 
 @pytest.mark.forked
