@@ -23,13 +23,17 @@ def plan_for(batch: IncreBatch, longest: int, **options: Any) -> torch.Tensor:
         layouts |= {"layout_kv": batch.cache, "page_size": batch.page_size}
     # several tokens are causal, but for a mask with a row for each
     is_causal = batch.tokens > 1 and "tree" not in batch.mask
+    mask: dict[str, int] = {"mask_mode": 3 if is_causal else 0}
+    if "win_left" in batch.options:
+        mask = {"mask_mode": 4, "win_right": 0 if is_causal else -1}
+        mask["win_left"] = batch.options["win_left"]
     return flash_attn_metadata(
         *batch.heads,
         batch.head_dim,
         batch_size=batch.batch_size,
         max_seqlen_q=batch.tokens,
         max_seqlen_kv=longest,
-        **{"mask_mode": 3 if is_causal else 0} | layouts | options,
+        **mask | layouts | options,
     )
 
 
@@ -46,6 +50,8 @@ BATCHES = {
     ),
     "int8 tokens": IncreBatch((70, 9), cache="PA_BNBD", page_size=96, quant="per_token_head"),
     "D 512": IncreBatch((70, 9), heads=(2, 1), head_dim=512),
+    "window": IncreBatch((70, 9, 0), heads=(4, 2), options={"win_left": 20}),
+    "window of drafts": IncreBatch((70, 9, 4), tokens=3, heads=(4, 2), options={"win_left": 20}),
     "prefix": IncreBatch((70, 9, 0), heads=(4, 2), prefix=20, has_sinks=True),
 }
 
