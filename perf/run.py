@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from perf import decode, first_call, kda, overhead, planner
+from perf import decode, first_call, kda, overhead, planner, vllm_speed
 from perf.candidates import ours, peers
 from perf.environment import WITHOUT_AMX, amx_is_disabled, command_line, has_amx, provenance
 from perf.gate import check
@@ -32,6 +32,7 @@ app.command("kda")(kda.command)
 app.command("planner")(planner.command)
 app.command("overhead")(overhead.command)
 app.command("model")(model_command.command)
+app.command("vllm")(vllm_speed.command)
 
 
 @app.callback()

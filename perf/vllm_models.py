@@ -1,8 +1,9 @@
-"""Tiny random models, written once per folder: what they do matters, not what they say."""
+"""Tiny random models for vLLM: what their attention does matters, not what they say."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -18,7 +19,7 @@ VOCABULARY = 1000
 WINDOW = 48
 # With the usual 0.02 all logits are about equal and the text is one token over and over.
 _SPREAD = 0.2
-_SHARED = {
+_SHARED: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 256,
     "intermediate_size": 512,
@@ -36,37 +37,44 @@ _SHARED = {
 
 def write_llama(folder: Path) -> None:
     """Two layers, 4 query and 2 key/value heads of 64."""
-    LlamaForCausalLM(LlamaConfig(**_SHARED, head_dim=64)).float().save_pretrained(folder)
+    _save(LlamaForCausalLM(_config(LlamaConfig, head_dim=64)), folder)
 
 
 def write_wide(folder: Path) -> None:
     """A Llama with heads of 512, which the kernels do not serve."""
-    options = _SHARED | {"num_attention_heads": 2, "num_key_value_heads": 1}
-    LlamaForCausalLM(LlamaConfig(**options, head_dim=512)).float().save_pretrained(folder)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 512}
+    _save(LlamaForCausalLM(_config(LlamaConfig, **heads)), folder)
 
 
 def write_mistral(folder: Path) -> None:
-    """The same with a window of 48 keys in every layer."""
-    config = MistralConfig(**_SHARED, head_dim=64, sliding_window=WINDOW)
-    MistralForCausalLM(config).float().save_pretrained(folder)
+    """The same as the Llama with a window of 48 keys in every layer."""
+    _save(MistralForCausalLM(_config(MistralConfig, head_dim=64, sliding_window=WINDOW)), folder)
 
 
 def write_gemma2(folder: Path) -> None:
     """Heads of 256, a window in every other layer, soft cap 5."""
-    options = {**_SHARED, "tie_word_embeddings": True}
-    config = Gemma2Config(
-        **options,
+    config = _config(
+        Gemma2Config,
+        tie_word_embeddings=True,
         head_dim=256,
         sliding_window=WINDOW,
         query_pre_attn_scalar=256,
         attn_logit_softcapping=5.0,
         final_logit_softcapping=30.0,
     )
-    model = Gemma2ForCausalLM(config).float()
+    model: Any = Gemma2ForCausalLM(config)
     with torch.no_grad():
         # tied embeddings, scaled by sqrt(hidden), would saturate the last soft cap
         model.model.embed_tokens.weight.mul_(0.05)
-    model.save_pretrained(folder)
+    _save(model, folder)
+
+
+def _config(kind: Any, **options: Any) -> Any:
+    return kind(**(_SHARED | options))
+
+
+def _save(model: Any, folder: Path) -> None:
+    model.float().save_pretrained(folder)
 
 
 SERVED = ("llama", "mistral", "gemma2")

@@ -41,7 +41,7 @@ def command(
         os.environ[SWITCH_VARIABLE] = "0"
     from fa_triton.vllm.prompts import PROMPTS
 
-    prompts = list(PROMPTS) if prompt is None else [prompt]
+    prompts: list[str] = [*PROMPTS] if prompt is None else [prompt]
     outputs, seconds = _generate(prompts, max_tokens)
     console = Console(highlight=False)
     for text, output in zip(prompts, outputs, strict=True):

@@ -58,7 +58,10 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
                 "texts": [one.text for one in chosen],
                 "cached": [output.num_cached_tokens for output in outputs],
                 "logprobs": [
-                    [at[token].logprob for at, token in zip(one.logprobs, one.token_ids)]
+                    [
+                        at[token].logprob
+                        for at, token in zip(one.logprobs, one.token_ids, strict=True)
+                    ]
                     for one in chosen
                 ],
             }

@@ -7,8 +7,8 @@ import pytest
 pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm")
 
+from perf.vllm_models import SERVED, tiny_model  # noqa: E402
 from tests.vllm.engine import equal_tokens, serve, spec  # noqa: E402
-from tests.vllm.models import SERVED, tiny_model  # noqa: E402
 
 BLOCKS = (16, 32, 128)
 CASES = [(name, block) for name in SERVED for block in BLOCKS]

@@ -7,8 +7,8 @@ import pytest
 pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm")
 
+from perf.vllm_models import tiny_model  # noqa: E402
 from tests.vllm.engine import equal_tokens, serve, spec  # noqa: E402
-from tests.vllm.models import tiny_model  # noqa: E402
 
 
 @pytest.fixture(scope="module")
