@@ -11,30 +11,9 @@ from fa_triton import flash_attn_metadata, incre_flash_attention
 from fa_triton.incremental_attention import calls
 from tests.incre_flash_attention.accuracy import assert_accurate
 from tests.incre_flash_attention.batches import DENSE, LIST, IncreBatch
+from tests.incre_flash_attention.planning import plan_for
 
 pytestmark = pytest.mark.usefixtures("nan_filled_memory")
-
-
-def plan_for(batch: IncreBatch, longest: int, **options: Any) -> torch.Tensor:
-    """The planner's words for a call, whatever the lengths up to ``longest`` will be."""
-    rows = "BNSD" if batch.layout == "BNSD" else "BSND"
-    layouts = {"layout_q": rows, "layout_kv": rows, "layout_out": rows}
-    if batch.cache.startswith("PA"):
-        layouts |= {"layout_kv": batch.cache, "page_size": batch.page_size}
-    # several tokens are causal, but for a mask with a row for each
-    is_causal = batch.tokens > 1 and "tree" not in batch.mask
-    mask: dict[str, int] = {"mask_mode": 3 if is_causal else 0}
-    if "win_left" in batch.options:
-        mask = {"mask_mode": 4, "win_right": 0 if is_causal else -1}
-        mask["win_left"] = batch.options["win_left"]
-    return flash_attn_metadata(
-        *batch.heads,
-        batch.head_dim,
-        batch_size=batch.batch_size,
-        max_seqlen_q=batch.tokens,
-        max_seqlen_kv=longest,
-        **mask | layouts | options,
-    )
 
 
 BATCHES = {
