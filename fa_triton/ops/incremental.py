@@ -111,7 +111,7 @@ def _fake(
         is_quantised = scale is not None and not statically_known_true(scale.numel() == 0)
         out_dtype = torch.int8 if is_quantised else query.dtype
         if layout == "BSH":
-            lse_shape = (query.shape[0], named["num_heads"], query.shape[1])
+            lse_shape = (query.shape[0], named.get("num_heads", 1), query.shape[1])
         else:
             sizes = extents(query, layout)
             lse_shape = (sizes.outer, sizes.heads, sizes.tokens)
