@@ -56,17 +56,18 @@ def incre_flash_attention(
             or BNSD ``[B, N, Sq, D]``. Sq is 1 to 16; several tokens are the last of the sequence
             and causal among themselves. D is a multiple of 16 up to 512.
         key: Keys, dtype of the query or int8: in ``input_layout`` with S and Nkv; or a list of B
-            tensors with batch size 1 and an S each; or, with ``block_table``, pages whose layout
-            the rank tells: ``[P, page, Nkv*D]``, ``[P, Nkv, page, D]``, ``[P, Nkv, D/16, page,
-            16]``, a page being a multiple of 16 tokens (int8: 32) up to 1024. All strides but the
-            last are free.
+            tensors with batch size 1, an S each, 0 among them, and one stride from token to token;
+            or, with ``block_table``, pages whose layout the rank tells: ``[P, page, Nkv*D]``, ``[P,
+            Nkv, page, D]``, ``[P, Nkv, D/16, page, 16]``, a page being a multiple of 16 tokens
+            (int8: 32) up to 1024. All strides but the last are free.
         value: Values, shape and dtype of the keys.
         pse_shift: Bias, dtype of the query, ``[B, N, 1, S']`` or ``[1, N, 1, S']``, S' >= S, or
             with Sq rows instead of 1; added to the logits after scale and soft cap.
         atten_mask: bool, int8 or uint8, nonzero where a key is hidden: per sequence ``[B, S']``,
             ``[B, 1, S']``, ``[B, 1, 1, S']``; per head ``[B, N, 1, S']``, ``[1, N, 1, S']``; per
-            query token ``[B, 1, Sq, S']``, which then also says what the tokens see of each other
-            (a tree). S' is at least the longest sequence.
+            query token with Sq rows instead of the last 1, B or 1 sequences and N or 1 heads, which
+            then also says what the tokens see of each other (a tree). S' is at least the longest
+            sequence.
         actual_seq_lengths: Keys of each sequence: host ints, or int32 or int64 on the device, one
             for all or at least B; 0 allowed. None is S. Needed with pages and left padding.
         antiquant_scale: Scales of an int8 cache, ``[0]`` of the keys and ``[1]`` of the values:
@@ -103,7 +104,8 @@ def incre_flash_attention(
         win_left: Visible keys left of a query token's own position, -1 unlimited.
         return_softmax_lse: Whether the log-sum-exp is returned too.
         lse_includes_sink: Whether the log-sum-exp counts the sinks.
-        metadata: Table of ``flash_attn_metadata`` for the same lengths; None plans inside the call.
+        metadata: Table of ``flash_attn_metadata`` for these lengths or longer ones, which all
+            layers share; None plans inside the call.
 
     Returns:
         The result in the shape of the query and its dtype, or int8 with ``quant_scale2``. With
@@ -117,9 +119,13 @@ def incre_flash_attention(
             that requires a gradient.
 
     Notes:
-        Nothing is mutated. Keys past the actual length, pages that no sequence uses and columns of
-        them are never read. Host sync: none. Lengths, padding and page ids on a device are read by
-        the kernels. Bitwise reproducible for one plan.
+        Nothing is mutated. Equal calls are validated once. ``FA_TRITON_CHECK_VALUES=1`` checks
+        lengths, page ids, scales and tables on the device, with a sync; without it lengths there
+        are cut to the room of the cache. Under ``torch.compile`` and on fake or meta tensors it is
+        ``torch.ops.fa_triton.incre_flash_attention`` (``docs/torch.md``). Keys past the actual
+        length, pages that no sequence uses and columns of them are never read. Host sync: none but
+        to read the header of a copied table after a write to it. Lengths, padding and page ids on a
+        device are read by the kernels. Bitwise reproducible for one plan.
         Source: CANN ``IncreFlashAttention`` V1 to V4, torch_npu ``npu_incre_flash_attention``;
         ``docs/incre_flash_attention.md`` maps their arguments and tells where this goes further.
     """
