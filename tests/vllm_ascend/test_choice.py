@@ -35,8 +35,8 @@ def lines(vllm_ascend):
 
 
 @pytest.fixture
-def platform(vllm_ascend):
-    """vllm-ascend's platform with its choice wrapped, undone afterwards."""
+def platform(engine_config):
+    """The platform with its choice wrapped, undone afterwards; its options are read by now."""
     from vllm.platforms import current_platform
 
     from fa_triton.vllm.ascend import register_on_ascend
