@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     LlamaConfig,
@@ -69,6 +71,21 @@ def write_gemma2(folder: Path) -> None:
     _save(model, folder)
 
 
+def write_bloom(folder: Path) -> None:
+    """ALiBi instead of rotary positions, no groups."""
+    config = BloomConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        n_layer=2,
+        n_head=4,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        initializer_range=_SPREAD,
+    )
+    _save(BloomForCausalLM(config), folder)
+
+
 def _config(kind: Any, **options: Any) -> Any:
     return kind(**(_SHARED | options))
 
@@ -77,12 +94,13 @@ def _save(model: Any, folder: Path) -> None:
     model.float().save_pretrained(folder)
 
 
-SERVED = ("llama", "mistral", "gemma2")
+SERVED = ("llama", "mistral", "gemma2", "bloom")
 _WRITERS = {
     "llama": write_llama,
     "wide": write_wide,
     "mistral": write_mistral,
     "gemma2": write_gemma2,
+    "bloom": write_bloom,
 }
 
 

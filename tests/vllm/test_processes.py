@@ -1,4 +1,4 @@
-"""Engine core and worker in processes of their own, and what is handed back to the platform."""
+"""Several processes, speculative decoding, and what is handed back to the platform."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ def test_multi_process(models, tmp_path, theirs):
     assert equal_tokens(served.results[0], theirs.results[0]) == (144, 144)
     assert served.forwards() > 0
     assert {line["pid"] for line in served.batches()} != set()
+
+
+def test_speculative_decoding(models, tmp_path):
+    """Queries of up to four tokens: drafts repeat what the prompt says after the same two tokens."""
+    run = spec(tiny_model("llama", models), block_size=32)
+    pattern = [5, 6, 7, 8, 9, 10, 11, 12]
+    run["rounds"] = [[{"prompt_token_ids": pattern * times} for times in (2, 4, 6)]]
+    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
+    guessing = run | {"engine": run["engine"] | {"speculative_config": drafts}}
+    ours = serve([run, guessing], tmp_path, ours=True)
+    assert equal_tokens(ours.results[1], ours.results[0]) == (48, 48)
+    short = [q for one in ours.batches() for q in one["q"] if 1 < q <= 4]
+    assert short, "no draft was verified"
 
 
 def test_handed_back_with_the_reason(models, tmp_path, theirs):
