@@ -10,11 +10,7 @@ import torch
 
 from fa_triton.attention.kernels import CacheTensors, KeyTensors
 from fa_triton.attention.operands import RowOperand, per_key_operand
-from fa_triton.incremental_attention.views import (
-    antiquant_table,
-    bias_view,
-    mask_view,
-)
+from fa_triton.incremental_attention.views import antiquant_table, bias_view, mask_view
 from fa_triton.layout import LAYOUTS, strides
 from fa_triton.validation import check_has_memory
 
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
 # above that is empty, one that has nothing but the second value is the mean of its values.
 HIDDEN = {"zero": -1.0e30, "mean": -0.4e30}
 
-
+# keys and values, one tensor per sequence of a list, else one
 Caches: TypeAlias = "tuple[list[torch.Tensor], list[torch.Tensor]]"
 
 
