@@ -13,14 +13,20 @@ from perf.conformance import Operator, page
 from tests.cases.library import ATTENTION, CASES, INCRE
 
 LINK = re.compile(r"\[[^\]]*\]\((?:docs/)?conformance\.md\)")
+INCRE_LINK = re.compile(r"\[[^\]]*\]\((?:docs/)?conformance_incre\.md\)")
+
+
+def rows_of(document: Path) -> dict[str, list[str]]:
+    """Rows of the tables of cases; the last table that has a case wins."""
+    text = document.read_text()
+    lines = [re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line[:2] == "| "]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    return {line[0]: line for line in cells}
 
 
 @pytest.fixture(scope="module")
 def rows(repo_root: Path) -> dict[str, list[str]]:
-    text = (repo_root / "docs" / "conformance.md").read_text()
-    lines = [re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line[:2] == "| "]
-    cells = [[cell.strip() for cell in line] for line in lines]
-    return {line[0]: line for line in cells}
+    return rows_of(repo_root / "docs" / "conformance.md")
 
 
 def test_every_case_passes(rows: dict[str, list[str]]) -> None:
@@ -43,8 +49,27 @@ def test_every_case_below_the_limit_is_computed(rows: dict[str, list[str]]) -> N
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/index.md"])
-def test_the_page_is_linked(repo_root: Path, document: str) -> None:
-    assert LINK.search((repo_root / document).read_text())
+def test_the_pages_are_linked(repo_root: Path, document: str) -> None:
+    text = (repo_root / document).read_text()
+    assert LINK.search(text)
+    assert INCRE_LINK.search(text)
+
+
+def test_every_incremental_case_is_computed_or_refused(repo_root: Path) -> None:
+    rows = rows_of(repo_root / "docs" / "conformance_incre.md")
+    for case in INCRE:
+        _, _, cann, path, rms, budget, verdict, told = rows[case.id]
+        assert verdict == "pass", case.id
+        assert cann == ("takes it" if case.succeeds else "refuses it")
+        if case.ours.not_applicable:
+            assert path == "not applicable"
+        elif case.ours.error:
+            assert (path, rms) == ("refused", "")
+            assert case.ours.error in told
+            assert case.ours.refused.replace("|", "\\|") in told
+        else:
+            assert path == "native", case.id
+            assert float(rms) <= float(budget)
 
 
 def test_refusals_of_what_cann_takes_are_listed_with_their_reasons() -> None:
