@@ -31,7 +31,7 @@ class Counts:
         workspace_read: Bytes read from the workspace that cube and vector cores share.
         workspace_written: Bytes written to it.
         transfers: Transfers from or to global memory.
-        macs: Multiply-adds of the cube, padding included.
+        macs: Multiply-adds that the kernel asks the cube for; rows that a mask hides are left out.
         cube_steps: Steps of 16 x 16 results and 32 bytes of the inner dimension.
         vector_repeats: Steps of 256 bytes by kind of instruction (A2, A3).
         vector_reductions: Folds of one register beside them.

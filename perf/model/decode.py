@@ -31,6 +31,7 @@ KEYS = (4096, 8192)
 UNIT_KEYS = 1024
 GROUP = 8
 _TERMS = "HAS_INT8_TERMS"
+_DOUBLE_BUFFERED = 256
 
 Line = dict[str, Any]
 
@@ -46,6 +47,7 @@ class DecodeCase:
         cache: ``16 bit``, ``int8 per channel`` or ``int8 per token``.
         form: ``cube``; for integers ``cast`` (to 16 bit, on the vector cores) or ``terms`` (two
             products of integers); ``vector`` without a matrix product.
+        tile_keys: Keys of a tile that is not shipped; 0 for the one that is.
     """
 
     target: str
@@ -53,6 +55,7 @@ class DecodeCase:
     group: int
     cache: str
     form: str
+    tile_keys: int = 0
 
 
 def cases() -> Iterator[DecodeCase]:
@@ -64,8 +67,10 @@ def cases() -> Iterator[DecodeCase]:
                 for form in ("cast", "terms"):
                     yield DecodeCase(target, dim, GROUP, cache, form)
         for dim in TILES:
-            for form in ("cube", "vector"):
-                yield DecodeCase(target, dim, 1, "16 bit", form)
+            yield DecodeCase(target, dim, 1, "16 bit", "cube")
+            # a cube tile that is loaded while the one before is in use
+            yield DecodeCase(target, dim, 1, "16 bit", "cube", tile_keys=_DOUBLE_BUFFERED)
+            yield DecodeCase(target, dim, 1, "16 bit", "vector")
 
 
 def decode_line(case: DecodeCase) -> Line:
@@ -137,6 +142,10 @@ def _recorded_case(case: DecodeCase) -> tuple[KernelVariant, tuple[Program, Prog
     form = parse_key(launches[0].key)
     answers = dict(form.constants)
     is_chosen = True
+    if case.tile_keys:
+        is_chosen = False
+        tile = {"BLOCK_KV": case.tile_keys, "KV_STEP": case.tile_keys}
+        form = replace(form, constants=tuple({**answers, **tile}.items()))
     if case.form in ("cast", "terms"):
         is_chosen = bool(answers.get(_TERMS)) == (case.form == "terms")
         form = replace(form, constants=tuple({**answers, _TERMS: case.form == "terms"}.items()))

@@ -7,14 +7,21 @@ one per vector core.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import msgspec
 import torch
 
 from fa_triton import chunk_kda
-from fa_triton.delta_rule.tiles import SCORE_ROWS
+from fa_triton.config_files import CONFIG_DIR_VARIABLE, shipped_entries
+from fa_triton.delta_rule.tiles import OP, ChunkTileEntry
 from fa_triton.targets import target as find_target
 from fa_triton.variants import variant_of_key
 from perf.kda_workloads import WORKLOADS, make_inputs
@@ -25,6 +32,7 @@ TARGET = "A2"
 CHUNK_SIZES = (64, 128)
 # chunks of the two sequences that are compared
 CHUNKS = (8, 16)
+_INVERSE = "kda_prepare_inverse"
 
 Line = dict[str, Any]
 
@@ -47,7 +55,10 @@ class PhaseCase:
 
 
 def phase_lines() -> Iterator[Line]:
-    """Model every phase with an unbounded gate, and those that differ with a bounded one."""
+    """Model every phase with an unbounded gate, those that differ with a bounded one, and one more.
+
+    The last is a tile that is not shipped: all rows of a chunk of 64 inverted at once.
+    """
     for chunk_size in CHUNK_SIZES:
         seen: set[str] = set()
         for workload in ("unbounded", "bounded"):
@@ -61,6 +72,26 @@ def phase_lines() -> Iterator[Line]:
                 for steep in (False, True) if is_reader else (None,):
                     case = PhaseCase(fewer.kernel, chunk_size, workload, steep)
                     yield _line(case, fewer, more)
+    rows = CHUNK_SIZES[0]
+    with _tiles(inverse_r=rows):
+        calls = [_record("unbounded", rows, chunks) for chunks in CHUNKS]
+    fewer, more = (next(c for c in call if c.kernel == _INVERSE) for call in calls)
+    yield _line(PhaseCase(_INVERSE, rows, "unbounded"), fewer, more, is_chosen=False)
+
+
+@contextmanager
+def _tiles(**changes: int) -> Iterator[None]:
+    """Let calls take other tiles than those that are shipped."""
+    entries = [
+        msgspec.structs.replace(entry, config=msgspec.structs.replace(entry.config, **changes))
+        for entry in shipped_entries(OP, TARGET, ChunkTileEntry)
+    ]
+    with tempfile.TemporaryDirectory(prefix="fa_triton_model_") as folder:
+        file = Path(folder) / TARGET / f"{OP}.json"
+        file.parent.mkdir()
+        file.write_bytes(msgspec.json.encode(entries))
+        with mock.patch.dict(os.environ, {CONFIG_DIR_VARIABLE: folder}):
+            yield
 
 
 def _record(workload: str, chunk_size: int, chunks: int) -> list[RecordedLaunch]:
@@ -73,7 +104,9 @@ def _record(workload: str, chunk_size: int, chunks: int) -> list[RecordedLaunch]
     return list(launches)
 
 
-def _line(case: PhaseCase, fewer: RecordedLaunch, more: RecordedLaunch) -> Line:
+def _line(
+    case: PhaseCase, fewer: RecordedLaunch, more: RecordedLaunch, is_chosen: bool = True
+) -> Line:
     variant = variant_of_key(fewer.key)
     known = compiled(variant, TARGET)
     programs = []
@@ -93,9 +126,9 @@ def _line(case: PhaseCase, fewer: RecordedLaunch, more: RecordedLaunch) -> Line:
         "gate": case.workload,
         "steep": case.steep,
         "tile": variant.tile,
+        "is_chosen": is_chosen,
         "key": variant.key,
         "unit": "chunk and value head, K = V = 128",
-        "score_rows": SCORE_ROWS,
         "counted": cost.counted,
         "predicted": {
             source: {name: round(cycles, 1) for name, cycles in by_set.items()}

@@ -120,7 +120,7 @@ def marginal(more: Program, fewer: Program, units: float) -> Marginal:
         counted=_difference(asdict(more.counts), asdict(fewer.counts), units),
         predicted=predicted,
         busy={
-            core.name: {pipe: cycles / whole.cycles for pipe, cycles in core.busy.items()}
+            core.name: {pipe: round(time / whole.cycles, 3) for pipe, time in core.busy.items()}
             for core in whole.cores
         },
     )

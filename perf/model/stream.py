@@ -101,7 +101,7 @@ class Multiply:
 
     Attributes:
         call: Library function.
-        macs: Multiply-adds of the tile as the kernel asks for them, padding of rows included.
+        macs: Multiply-adds as the kernel asks for them; the cube computes whole steps.
         steps: Blocks of 16 x 16 results and 32 bytes of the inner dimension.
         cycles_per_step: 2 for fp32, else 1.
     """

@@ -16,6 +16,8 @@ DOCUMENTS = {
 }
 _CUBE_FORM = "cube"
 _THOUSAND = 1000
+# multiply-adds of 16 bits in a step of the cube
+_STEP_MACS = 16**3
 
 
 def markers(name: str) -> tuple[str, str]:
@@ -121,11 +123,11 @@ def _plain(lines: Sequence[Line], like: Line) -> Line:
 
 
 def _vector_form(lines: Sequence[Line]) -> str:
-    head = ["device", "D", "form", *_HEAD, "floor", "from cache", "MACs used"]
+    head = ["device", "D", "form", *_HEAD, "floor", "from cache", "cube work used"]
     rows = []
     for line in lines:
-        macs = line["counted"].get("macs", 0.0)
-        used = 2 * line["head_dim"] * line["unit_keys"]
+        steps = line["counted"].get("cube_steps", 0.0)
+        used = 2 * line["head_dim"] * line["unit_keys"] / _STEP_MACS
         rows.append(
             [
                 line["target"],
@@ -134,7 +136,7 @@ def _vector_form(lines: Sequence[Line]) -> str:
                 *_cells(line),
                 _number(line["floor"] / _THOUSAND),
                 _interval(line["predicted"]["cache"], 1 / _THOUSAND),
-                f"1 of {macs / used:.0f}" if macs else "all",
+                f"1 of {steps / used:.0f}" if steps else "no cube",
             ]
         )
     return _rows(head, rows)
@@ -143,7 +145,9 @@ def _vector_form(lines: Sequence[Line]) -> str:
 def _kda(lines: Sequence[Line]) -> str:
     sizes = sorted({line["chunk_size"] for line in lines})
     named: dict[str, dict[int, list[dict[str, float]]]] = {}
-    for line in lines:
+    # stable: the gates of one kernel follow each other
+    kernels = list(dict.fromkeys(line["kernel"] for line in lines))
+    for line in sorted(lines, key=lambda line: kernels.index(line["kernel"])):
         by_size = named.setdefault(_phase(line), {})
         by_size.setdefault(line["chunk_size"], []).append(line["predicted"]["memory"])
     rows = []
@@ -162,6 +166,8 @@ def _phase(line: Line) -> str:
     parts = [f"`{line['kernel']}`"]
     if line["kernel"] in ("kda_gate", "kda_prepare_scores"):
         parts.append("bounded gate" if line["gate"] == "bounded" else "unbounded gate")
+    if not line["is_chosen"]:
+        parts.append("all rows at once")
     if line["steep"] is not None:
         parts.append("all blocks steep" if line["steep"] else "no block steep")
     return ", ".join(parts)
