@@ -12,12 +12,18 @@ from dataclasses import dataclass
 import torch
 
 from fa_triton.attention.calls import attend
-from fa_triton.attention.kernels import HeadTensors, KeyTensors, Lengths, run_attention
+from fa_triton.attention.kernels import (
+    CacheTensors,
+    HeadTensors,
+    KeyTensors,
+    Lengths,
+    run_attention,
+)
 from fa_triton.attention.known_problems import problem_of
 from fa_triton.attention.prepared import prepare
 from fa_triton.attention.value_checks import check_values
 from fa_triton.device import cpu_mode
-from fa_triton.problem import AttnOptions
+from fa_triton.problem import PER_TOKEN, AttnOptions, AttnProblem, CacheForm
 from fa_triton.validation import value_checks_enabled
 from fa_triton.vllm.batch import (
     LAYOUT_KV,
@@ -30,6 +36,7 @@ from fa_triton.vllm.batch import (
     plan_of,
 )
 from fa_triton.vllm.cache_views import CachePages
+from fa_triton.vllm.support import INT8_DTYPES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +101,7 @@ def attend_batch(
         layer: The layer.
         batch: The batch; its plan is made if the builder did not know this form.
         q: Queries ``[T, Nq, D]``, T at least ``batch.num_tokens``: rows behind are padding.
-        pages: Keys and values in dtype of q, the new tokens written.
+        pages: Keys and values in dtype of q, or int8 with scales; the new tokens written.
         out: Result ``[T, Nq, Dv]``, written up to ``batch.num_tokens``; padding is left as it is.
         sinks: One logit per query head ``[Nq]``, fp32, that joins the denominator.
         alibi_slopes: One slope per query head ``[Nq]``, fp32.
@@ -151,6 +158,7 @@ def _attend_part(
         lse,
         ready.table,
         ready.call,
+        None if pages.scales is None else CacheTensors(scale=pages.scales),
     )
 
 
@@ -163,7 +171,7 @@ def _prepare(
     wants_lse: bool,
 ) -> ReadyCall:
     """Validate the call of ``flash_attn`` that this is, and prepare it."""
-    problem = problem_of(q, pages.k, pages.v, _options(layer, part, heads, wants_lse))
+    problem = _problem_of(q, pages, _options(layer, part, heads, wants_lse))
     planned = plan_of(part, layer.plan_form(problem.page_size, problem.dtype))
     if value_checks_enabled():
         lengths = Lengths(part.query_start_loc, None, None, part.seq_lens)
@@ -171,6 +179,19 @@ def _prepare(
     # every row belongs to a sequence and sees its own key
     call = dataclasses.replace(prepare(problem, planned.header), needs_fill=False)
     return ReadyCall(call, planned.table)
+
+
+def _problem_of(q: torch.Tensor, pages: CachePages, options: AttnOptions) -> AttnProblem:
+    if pages.scales is None:
+        return problem_of(q, pages.k, pages.v, options)
+    if pages.k.dtype != torch.int8 or pages.v.dtype != torch.int8:
+        raise TypeError(f"pages with scales must be int8, got {pages.k.dtype} and {pages.v.dtype}")
+    if q.dtype not in INT8_DTYPES:
+        raise TypeError(f"`q` must be fp16 or bf16 with a cache of eight bits, got {q.dtype}")
+    # the same call over keys and values in the dtype of q, of which only the form is looked at
+    k, v = (q.new_empty(side.shape[-1]).expand(side.shape) for side in (pages.k, pages.v))
+    problem = problem_of(q, k, v, options)
+    return dataclasses.replace(problem, cache=CacheForm(scales=PER_TOKEN))
 
 
 def _options(layer: LayerForm, part: BatchPart, heads: HeadTensors, wants_lse: bool) -> AttnOptions:
@@ -204,8 +225,11 @@ def _attend_by_reference(
     heads: HeadTensors,
     lse: torch.Tensor | None,
 ) -> None:
+    k, v = pages.k, pages.v
+    if pages.scales is not None:
+        k, v = (side * scale[..., None] for side, scale in zip((k, v), pages.scales, strict=True))
     options = _options(layer, part, heads, lse is not None)
-    result, log_sums = attend(q, pages.k, pages.v, **options)
+    result, log_sums = attend(q, k.to(q.dtype), v.to(q.dtype), **options)
     out.copy_(result)
     if lse is not None:
         lse.copy_(log_sums)

@@ -7,7 +7,7 @@ the cache update by itself before attention.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,11 +29,18 @@ from vllm.v1.kv_cache_interface import KVCacheLayout
 from fa_triton.vllm.attention import LayerForm, attend_batch, window_left
 from fa_triton.vllm.batch import AttnBatch, PlanForm, make_batch
 from fa_triton.vllm.cache_update import update_cache
-from fa_triton.vllm.cache_views import CachePages, joint_pages
+from fa_triton.vllm.cache_views import (
+    CachePages,
+    int8_content_bytes,
+    int8_pages,
+    joint_pages,
+)
 from fa_triton.vllm.plugin import BACKEND_NAME
 from fa_triton.vllm.recording import Recorder, counts
 from fa_triton.vllm.support import (
     DTYPES,
+    INT8_CACHE,
+    INT8_PAGE_MULTIPLE,
     MAX_PAGE_SIZE,
     PAGE_MULTIPLE,
     PLAIN_CACHES,
@@ -47,7 +54,7 @@ class FaTritonBackend(AttentionBackend):
     """Attention of decoders over a paged cache by the kernels of fa_triton."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = list(DTYPES)
-    supported_kv_cache_dtypes: ClassVar[list[Any]] = list(PLAIN_CACHES)
+    supported_kv_cache_dtypes: ClassVar[list[Any]] = [*PLAIN_CACHES, INT8_CACHE]
     forward_includes_kv_cache_update: bool = False
 
     @staticmethod
@@ -68,9 +75,19 @@ class FaTritonBackend(AttentionBackend):
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
         """Multiples of 16; blocks larger than a page of the kernels are divided by the engine."""
+        if _stores_int8(kv_cache_spec):
+            return [MultipleOf(INT8_PAGE_MULTIPLE)]
         size = getattr(kv_cache_spec, "block_size", 0)
         block = kernel_block_size(size) if size > MAX_PAGE_SIZE else 0
         return [block] if block else [MultipleOf(PAGE_MULTIPLE)]
+
+    @classmethod
+    def customize_spec(cls, spec: Any) -> Any:
+        """Make room for the scales of a cache of eight bits."""
+        if not _stores_int8(spec) or spec.state_content_bytes is not None:
+            return spec
+        content = int8_content_bytes(spec.head_size, spec.head_size_v)
+        return replace(spec, state_content_bytes=content)
 
     @classmethod
     def supports_head_size(cls, head_size: int) -> bool:
@@ -343,7 +360,8 @@ class FaTritonImpl(AttentionImpl[FaTritonMetadata]):
     def _pages_of(self, kv_cache: torch.Tensor) -> CachePages:
         """Views of the cache, made once: the engine binds the same tensor for good."""
         if self._pages is None or kv_cache is not self._cache:
-            self._cache, self._pages = kv_cache, joint_pages(kv_cache, self.head_size)
+            views = int8_pages if self.kv_cache_dtype == INT8_CACHE else joint_pages
+            self._cache, self._pages = kv_cache, views(kv_cache, self.head_size)
         return self._pages
 
 
@@ -355,6 +373,11 @@ def _host_seq_lens(common: CommonAttentionMetadata) -> tuple[np.ndarray, bool]:
     if bounds is not None:
         return bounds.numpy(), True
     return np.full(common.seq_lens.shape[0], common.max_seq_len, np.int64), True
+
+
+def _stores_int8(spec: Any) -> bool:
+    mode = getattr(spec, "kv_quant_mode", None)
+    return getattr(mode, "name", "") == INT8_CACHE.upper()
 
 
 def _is_batch_invariant() -> bool:

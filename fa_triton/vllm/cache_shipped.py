@@ -9,10 +9,10 @@ import torch
 from fa_triton.compile.declare import DEVICES, declare, devices_of
 from fa_triton.compile.variant import VECTOR_ONLY, KernelVariant
 from fa_triton.kernel_form import KernelForm, parse_key
-from fa_triton.vllm.cache_update import KERNEL, cache_update_form
+from fa_triton.vllm.cache_update import INT8_KERNEL, KERNEL, cache_update_form
 
 OP = "cache_update"
-KERNELS = (KERNEL,)
+KERNELS = (KERNEL, INT8_KERNEL)
 HEADS = (1, 8)
 HEAD_DIMS = (64, 96, 128, 192, 256)
 
@@ -30,15 +30,17 @@ def cache_variant(key: str) -> KernelVariant:
     """
     form = parse_key(key)
     if form.kernel not in KERNELS:
-        raise ValueError(f"`key` must start with {KERNEL}, got {key!r}")
+        raise ValueError(f"`key` must start with {' or '.join(KERNELS)}, got {key!r}")
     return _variant(form, DEVICES)
 
 
 def cache_forms(_device: str) -> Iterator[KernelForm]:
-    """Every head dim in bf16, the usual one in the other dtypes."""
+    """Every head dim in bf16, the usual one in the other dtypes, both into eight bits too."""
     for heads in HEADS:
         for dim in HEAD_DIMS:
-            yield cache_update_form(torch.bfloat16, torch.bfloat16, heads, dim, dim)
+            for stored in (torch.bfloat16, torch.int8):
+                yield cache_update_form(torch.bfloat16, stored, heads, dim, dim)
+    yield cache_update_form(torch.float16, torch.int8, 8, 128, 128)
     for dtype in (torch.float16, torch.float32):
         yield cache_update_form(dtype, dtype, 8, 128, 128)
 
@@ -61,6 +63,8 @@ def _argument_type(name: str, form: KernelForm) -> str:
         return "*i32:16"
     if name in ("stride_xn", "stride_yn"):
         return "i32:16"
+    if name in ("k_scale", "v_scale"):
+        return "*fp32:16"
     if name.startswith(("stride_", "num_", "head_dim", "page_size")):
         return "i32"
     own = dict(form.dtypes)["cache"] if name in ("k_pages", "v_pages") else form.dtype

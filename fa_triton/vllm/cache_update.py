@@ -13,6 +13,7 @@ from fa_triton.padding import padded
 from fa_triton.vllm.cache_views import CachePages
 
 KERNEL = "cache_update"
+INT8_KERNEL = "cache_update_int8"
 # Elements of a tile: rows of several heads, double-buffered and converted on chip.
 TILE_ELEMENTS = 4096
 # A thread of the CPU writes so many tokens while another one wakes up.
@@ -27,7 +28,8 @@ def update_cache(
     Args:
         key: ``[T, Nkv, D]``, T at least the number of slots: rows behind are padding.
         value: ``[T, Nkv, Dv]``, dtype of the keys.
-        pages: Where they go, converted to the dtype of the cache.
+        pages: Where they go: converted to the dtype of the cache, or with ``scales`` quantised per
+            token and head.
         slot_mapping: ``[slots]`` int32 or int64 on the device: token ``t`` goes to place
             ``slot % page`` of page ``slot // page``. Slots outside of the cache, -1 above all, are
             skipped; all others must differ.
@@ -46,8 +48,6 @@ def update_cache(
     if key.device.type == "cpu" and cpu_mode() == "reference":
         update_by_reference(key, value, pages, slot_mapping)
         return
-    from fa_triton.kernels.cache_update import cache_update
-
     if key.stride(2) != 1:
         key = key.contiguous()
     if value.stride(2) != 1:
@@ -56,9 +56,21 @@ def update_cache(
     num_pages, heads, page_size, head_dim = k.shape
     head_dim_v = v.shape[3]
     form = cache_update_form(key.dtype, k.dtype, heads, head_dim, head_dim_v)
+    scales = {}
+    if pages.scales is None:
+        from fa_triton.kernels.cache_update import cache_update as kernel
+    else:
+        from fa_triton.kernels.cache_update_int8 import cache_update_int8 as kernel
+
+        scales = {
+            "k_scale": pages.scales[0],
+            "v_scale": pages.scales[1],
+            "stride_cb": pages.scales.stride(1),
+            "stride_cn": pages.scales.stride(2),
+        }
     stride_kb, stride_kn, stride_kt, _ = k.stride()
     stride_vb, stride_vn, stride_vt, _ = v.stride()
-    runner(cache_update)[(_programs(tokens, key.device),)](
+    runner(kernel)[(_programs(tokens, key.device),)](
         key=key,
         value=value,
         slot_mapping=slot_mapping,
@@ -80,6 +92,7 @@ def update_cache(
         stride_vb=stride_vb,
         stride_vn=stride_vn,
         stride_vt=stride_vt,
+        **scales,
         **dict(form.constants),
         variant=form.key,
     )
@@ -93,8 +106,14 @@ def update_by_reference(
     slots = slot_mapping.long()
     kept = (slots >= 0) & (slots < num_pages * page_size)
     page, place = slots[kept] // page_size, slots[kept] % page_size
-    for cache, rows in ((pages.k, key), (pages.v, value)):
-        cache[page, :, place] = rows[: len(slots)][kept].to(cache.dtype)
+    for side, (cache, given) in enumerate(((pages.k, key), (pages.v, value))):
+        rows = given[: len(slots)][kept]
+        if pages.scales is not None:
+            scale = (rows.float().abs().amax(-1) / 127).clamp(min=1e-6)
+            pages.scales[side][page, :, place] = scale
+            units = rows.float() * (1 / scale)[..., None]
+            rows = units.sign() * (units.abs() + 0.5).floor().clamp(max=127)
+        cache[page, :, place] = rows.to(cache.dtype)
 
 
 @functools.lru_cache(maxsize=256)
@@ -106,7 +125,7 @@ def cache_update_form(
     rows = min(padded(heads), max(1, TILE_ELEMENTS // max(columns, columns_v)))
     constants = {"BLOCK_N": rows, "D": columns, "DV": columns_v}
     return KernelForm(
-        KERNEL,
+        INT8_KERNEL if cache_dtype == torch.int8 else KERNEL,
         dtype_name(dtype),
         tuple(constants.items()),
         dtypes=(("cache", dtype_name(cache_dtype)),),
@@ -134,6 +153,11 @@ def _check(
                 f"the pages of `{name}` must be dense along the head dim, got strides "
                 f"{cache.stride()}"
             )
+    if (pages.scales is not None) != (pages.k.dtype == torch.int8):
+        raise TypeError(
+            f"pages must have scales if they are int8 and only then, got {pages.k.dtype} "
+            f"{'without' if pages.scales is None else 'with'} them"
+        )
     if slot_mapping.dtype not in (torch.int32, torch.int64) or slot_mapping.ndim != 1:
         raise TypeError(
             "`slot_mapping` must be int32 or int64 [slots], got "

@@ -14,6 +14,11 @@ MAX_HEAD_SIZE = 256
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # Names of cache dtypes that say how the cache is stored; "auto" is the model's dtype.
 PLAIN_CACHES = {"auto": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
+# Stored integers with a scale per token and head, as the engine calls them.
+INT8_CACHE = "int8_per_token_head"
+INT8_PAGE_MULTIPLE = 32
+INT8_HEAD_SIZE_MULTIPLE = 16
+INT8_DTYPES = (torch.float16, torch.bfloat16)
 DECODER = "decoder"
 
 
@@ -76,6 +81,8 @@ def reason_against(needs: LayerNeeds) -> str | None:
         if problem:
             return problem
     problem = cache_dtype_problem(needs.kv_cache_dtype, needs.dtype)
+    if problem is None and needs.kv_cache_dtype == INT8_CACHE:
+        problem = _int8_problem(needs)
     if problem or needs.block_size is None:
         return problem
     return block_size_problem(needs.block_size)
@@ -93,8 +100,15 @@ def head_size_problem(name: str, size: int) -> str | None:
 def cache_dtype_problem(kv_cache_dtype: str | None, dtype: torch.dtype) -> str | None:
     """Say why a cache dtype is not served; None if it is."""
     name = "auto" if kv_cache_dtype is None else kv_cache_dtype
+    if name == INT8_CACHE:
+        if dtype in INT8_DTYPES:
+            return None
+        return f"a cache of eight bits needs activations in 16 bits, got {dtype}"
     if name not in PLAIN_CACHES:
-        return f"the cache must be stored in the dtype of the model, got kv_cache_dtype={name}"
+        return (
+            f"the cache must be stored in the dtype of the model or as {INT8_CACHE}, got "
+            f"kv_cache_dtype={name}"
+        )
     stored = PLAIN_CACHES[name]
     if stored is not None and stored != dtype:
         return f"the cache must be stored in the dtype of the model {dtype}, got {name}"
@@ -118,6 +132,21 @@ def kernel_block_size(size: int) -> int:
         if not rest and block <= MAX_PAGE_SIZE and block % PAGE_MULTIPLE == 0:
             return block
     return 0
+
+
+def _int8_problem(needs: LayerNeeds) -> str | None:
+    sizes = (needs.head_size, needs.head_size_v or needs.head_size)
+    if any(size % INT8_HEAD_SIZE_MULTIPLE for size in sizes):
+        return (
+            f"head sizes must be multiples of {INT8_HEAD_SIZE_MULTIPLE} with a cache of eight "
+            f"bits, got {needs.head_size}"
+        )
+    if needs.block_size is not None and needs.block_size % INT8_PAGE_MULTIPLE:
+        return (
+            f"cache blocks of eight bits must be multiples of {INT8_PAGE_MULTIPLE} tokens, got "
+            f"{needs.block_size}; set --block-size"
+        )
+    return None
 
 
 def _reason_of_kind(needs: LayerNeeds) -> str | None:

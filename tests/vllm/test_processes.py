@@ -26,7 +26,7 @@ def test_multi_process(models, tmp_path, theirs):
 
 
 def test_speculative_decoding(models, tmp_path):
-    """Queries of up to four tokens: drafts repeat what the prompt says after the same two tokens."""
+    """Queries of up to four tokens: drafts repeat what the prompt says after equal tokens."""
     run = spec(tiny_model("llama", models), block_size=32)
     pattern = [5, 6, 7, 8, 9, 10, 11, 12]
     run["rounds"] = [[{"prompt_token_ids": pattern * times} for times in (2, 4, 6)]]

@@ -26,6 +26,8 @@ def needs(**options):
         {"has_window": True},
         {"is_non_causal": True},
         {"selected": "CUSTOM"},
+        {"kv_cache_dtype": "int8_per_token_head", "block_size": 32},
+        {"kv_cache_dtype": "int8_per_token_head", "dtype": torch.float16, "head_size": 80},
     ],
 )
 def test_served(options):
@@ -41,6 +43,18 @@ def test_served(options):
         ({"dtype": torch.float64}, "activations must be"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype=fp8"),
         ({"kv_cache_dtype": "float16"}, "in the dtype of the model torch.bfloat16, got float16"),
+        (
+            {"kv_cache_dtype": "int8_per_token_head", "dtype": torch.float32},
+            "eight bits needs activations in 16 bits, got torch.float32",
+        ),
+        (
+            {"kv_cache_dtype": "int8_per_token_head", "head_size": 72},
+            "multiples of 16 with a cache of eight bits, got 72",
+        ),
+        (
+            {"kv_cache_dtype": "int8_per_token_head", "block_size": 16},
+            "must be multiples of 32 tokens, got 16",
+        ),
         ({"block_size": 8}, "multiples of 16 tokens up to 1024"),
         ({"block_size": 24}, "--block-size"),
         ({"attn_type": "encoder_only"}, "only attention of decoders"),
