@@ -20,6 +20,10 @@ _HALF_BUFFER = 32 * 1024
 _NONE = -1
 
 
+class MisplacedOperandError(RuntimeError):
+    """A product whose operands in L1 do not hold what it asks for: the code is miscompiled."""
+
+
 @dataclass(frozen=True)
 class _Product:
     """Arguments of a call: sizes of the tiles as they lie in L1, flags that it must serve."""
@@ -57,6 +61,9 @@ def product(call: str, arguments: Sequence[Any]) -> Iterator[Work | Flag]:
         call: Its name: ``_ta`` and ``_tb`` mark transposed operands.
         arguments: A, B, init, m, k, n, C, flags to wait for (A, B), to set (A, B), number of the
             pass, flags from M to MTE1, unit flag.
+
+    Raises:
+        MisplacedOperandError: A tile is too small for the product.
     """
     read = _read(call, arguments)
     asked_m, inner, asked_n = read.asked
@@ -108,9 +115,15 @@ def _read(call: str, arguments: Sequence[Any]) -> _Product:
     flags = [int(value) for value in arguments[places[2] + 1 :]]
     # tiles lie in L1 as [columns / 16, rows / 16, 16, 16]
     outer, inner = a.shape[0] * a.shape[3], a.shape[1] * a.shape[2]
-    rows = outer if "_ta" in call else inner
+    rows, inner_a = (outer, inner) if "_ta" in call else (inner, outer)
     outer, inner = b.shape[0] * b.shape[3], b.shape[1] * b.shape[2]
-    columns = inner if "_tb" in call else outer
+    columns, inner_b = (inner, outer) if "_tb" in call else (outer, inner)
+    held = (rows, min(inner_a, inner_b), columns)
+    if any(has < asked for has, asked in zip(held, sizes, strict=True)):
+        raise MisplacedOperandError(
+            f"{call} must find tiles of m, k, n {sizes} in L1, got {list(a.shape)} and "
+            f"{list(b.shape)}, which hold {list(held)}"
+        )
     return _Product(
         call=call,
         rows=rows,

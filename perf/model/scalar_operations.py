@@ -1,4 +1,4 @@
-"""Integer and scalar float arithmetic: ``arith``, ``affine``, the integer part of ``llvm``."""
+"""Integer and scalar float arithmetic: ``arith``, ``affine``, ``math``, scalars of ``llvm``."""
 
 from __future__ import annotations
 
@@ -91,6 +91,8 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
     "fneg": lambda a: -a,
     "intr.abs": abs,
     "intr.fabs": abs,
+    "absf": abs,
+    "sqrt": lambda a: math.sqrt(max(a, 0.0)),
 }
 
 
@@ -175,6 +177,7 @@ BUILDERS: dict[str, Builder] = {
     "llvm.mlir.constant": _constant,
     "arith.*": _arithmetic,
     "llvm.*": _arithmetic,
+    "math.*": _arithmetic,
     "affine.apply": _affine,
     "affine.min": _affine,
     "affine.max": _affine,

@@ -6,6 +6,7 @@ import pytest
 
 from perf.model.affine import parse_map
 from perf.model.core import UnknownOperationError
+from perf.model.cube_calls import MisplacedOperandError
 from perf.model.interpreter import Launch, execute
 from perf.model.memref import read_type
 from perf.model.mlir import parse
@@ -81,6 +82,13 @@ def test_what_has_no_rule_is_refused_not_guessed():
     for old, new in (("vexp_2d_float", "vtanh_2d_float"), ("hivm.hir.pipe_barrier", "hivm.hir.x")):
         with pytest.raises(UnknownOperationError, match="no rule"):
             execute(changed("vector", old, new), launch)
+
+
+def test_a_product_of_more_than_its_tiles_hold_is_refused():
+    # 256 of an inner dimension of which L1 has 128
+    wrong = changed("mixed", "%c128 = arith.constant 128", "%c128 = arith.constant 256")
+    with pytest.raises(MisplacedOperandError, match="hold \\[16, 128, 32\\]"):
+        execute(wrong, Launch(names=("k", "n"), scalars={}, contents={}))
 
 
 def test_integers_that_control_the_flow_must_be_given():
