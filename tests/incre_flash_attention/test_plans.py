@@ -35,7 +35,12 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize("name", BATCHES)
+QUICK = ("padded", "int8 pages", "window of drafts")
+# the others run with the slow tests
+SOME = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in BATCHES]
+
+
+@pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize("num_aic", [3, pytest.param(None, marks=pytest.mark.slow)])
 def test_a_plan_serves_a_call(name: str, num_aic: int | None) -> None:
     batch = BATCHES[name]
