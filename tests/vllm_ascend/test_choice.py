@@ -114,6 +114,7 @@ def test_layers_that_are_served(choose, ours, lines, options):
         ({"attn_type": "encoder_decoder"}, None, "encoder_decoder"),
         ({"kv_cache_dtype": "int8"}, None, "kv_cache_dtype=int8"),
         ({"kv_cache_dtype": "fp8"}, None, "kv_cache_dtype=fp8"),
+        ({"kv_cache_dtype": "int8_per_token_head"}, None, "no cache with scales"),
         ({"head_size": 260}, None, "multiple of 8 up to 256, got 260"),
         ({"use_mm_prefix": True}, None, "two-way attention within images"),
         ({"block_size": 24}, None, "multiples of 16"),

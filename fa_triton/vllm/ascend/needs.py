@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from fa_triton.vllm.support import HEAD_SIZE_MULTIPLE, LayerNeeds, reason_against
+from fa_triton.vllm.support import HEAD_SIZE_MULTIPLE, INT8_CACHE, LayerNeeds, reason_against
 
 # vllm-ascend's runner asks once with this head size, for a class and not for a layer.
 PROBE_HEAD_SIZE = 0
@@ -28,6 +28,8 @@ def reason_against_with(needs: LayerNeeds, config: Any) -> str | None:
     """
     if needs.head_size == PROBE_HEAD_SIZE:
         needs = dataclasses.replace(needs, head_size=HEAD_SIZE_MULTIPLE)
+    if needs.kv_cache_dtype == INT8_CACHE:
+        return f"vllm-ascend allocates no cache with scales, got kv_cache_dtype={INT8_CACHE}"
     if config is None:
         return reason_against(needs)
     parallel = config.parallel_config
