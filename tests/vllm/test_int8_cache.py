@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.vllm
-pytest.importorskip("vllm")
+from perf.vllm_models import tiny_model
+from tests.vllm.engine import serve, spec
 
-from perf.vllm_models import tiny_model  # noqa: E402
-from tests.vllm.engine import serve, spec  # noqa: E402
+pytestmark = pytest.mark.vllm
 
 INT8 = {"kv_cache_dtype": "int8_per_token_head"}
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.vllm
-pytest.importorskip("vllm")
+from perf.vllm_models import tiny_model
+from tests.vllm.engine import equal_tokens, serve, spec
 
-from perf.vllm_models import tiny_model  # noqa: E402
-from tests.vllm.engine import equal_tokens, serve, spec  # noqa: E402
+pytestmark = pytest.mark.vllm
 
 
 @pytest.fixture(scope="module")

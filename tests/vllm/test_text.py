@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.vllm
-pytest.importorskip("vllm")
+from fa_triton.demo.model import model_copy
+from fa_triton.demo.packages import weights_file
+from fa_triton.vllm.prompts import PROMPTS
+from fa_triton.vllm.settings import RECORD_VARIABLE, SWITCH_VARIABLE
+from tests.vllm.engine import ENVIRONMENT, serve
 
-from fa_triton.demo.model import model_copy  # noqa: E402
-from fa_triton.demo.packages import weights_file  # noqa: E402
-from fa_triton.vllm.prompts import PROMPTS  # noqa: E402
-from fa_triton.vllm.settings import RECORD_VARIABLE, SWITCH_VARIABLE  # noqa: E402
-from tests.vllm.engine import ENVIRONMENT, serve  # noqa: E402
+pytestmark = pytest.mark.vllm
 
 MAX_TOKENS = 24
 LAYERS = 30
