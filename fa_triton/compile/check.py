@@ -177,6 +177,7 @@ def _compile(
             f"miscompiled: {source.dots} tt.dot became {facts.mmas} matrix calls; start a bare "
             "accumulator at tl.zeros or give the loop a run-time trip count"
         )
+    problems += [f"miscompiled: {text}" for text in facts.misplaced]
     problems += [f"silent retry: {retry}" for retry in retries]
     remarks = [line for line in _remarks(done.log) if not any(line in p for p in problems)]
     return replace(

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fa_triton.compile.operands import misplaced_operands
 from fa_triton.compile.regions import Function, Region, functions
 
 _ELEMENT_BITS = {"index": 64, "bf16": 16}
@@ -41,6 +42,7 @@ class HivmFacts:
         scalar_loops: Loops that touch the unified buffer one element at a time.
         pipeline_depth: Tiles in flight in the loops around the mma calls; 1 is no pipeline.
         rows_shared: Both vector cores work, each on its half of the rows.
+        misplaced: Matrix calls whose operands do not hold what they ask for.
     """
 
     core: str
@@ -51,6 +53,7 @@ class HivmFacts:
     scalar_loops: int
     pipeline_depth: int
     rows_shared: bool
+    misplaced: tuple[str, ...]
 
 
 def read(
@@ -89,6 +92,7 @@ def read(
         scalar_loops=sum(_scalar_loops(f) for f in vector),
         pipeline_depth=depth,
         rows_shared=shared,
+        misplaced=tuple(text for f in cube for text in misplaced_operands(f)),
     )
 
 

@@ -86,7 +86,12 @@ def _tile(
     b_p = tl.exp(b_s - m_new[:, None])
     alpha = tl.exp(m - m_new)
     total = total * alpha + tl.sum(b_p, 1)
-    b_v = tl.load(v + (s + o_key)[:, None] * D + o_d[None, :])
+    if FORM == "fractal_values":
+        o_f, o_e = tl.arange(0, D // 16), tl.arange(0, 16)
+        p_v = v + (s + o_key)[:, None, None] * 16 + o_f[None, :, None] * 4096 + o_e[None, None, :]
+        b_v = tl.reshape(tl.load(p_v), (BLOCK_KV, D))
+    else:
+        b_v = tl.load(v + (s + o_key)[:, None] * D + o_d[None, :])
     if FORM == "cast_values":
         acc = tl.dot(b_p, b_v.to(tl.float32), acc * alpha[:, None])
     else:

@@ -119,6 +119,20 @@ def test_tile_that_fits_after_a_silent_retry():
     assert report.diagnostics[0].startswith("silent retry")
 
 
+@pytest.mark.parametrize("target", ["A2", "A3"])
+def test_operand_that_is_gathered_from_fractals(target):
+    report = compile_attend("fractal_values", target)
+    assert (report.dots, report.mmas) == (2, 2)
+    assert not report.ok
+    assert "cannot hold it for the product m, k, n = 64, 128, 64" in report.diagnostics[0]
+
+
+def test_a5_takes_fractals_through_a_vector_core():
+    report = compile_attend("fractal_values", "A5")
+    assert report.ok
+    assert report.relays == 1
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("form", ["divided_rows", "divided_columns"])
 def test_divided_address(target, form):
