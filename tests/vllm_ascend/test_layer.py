@@ -234,6 +234,29 @@ def test_one_plan_per_batch_and_none_in_a_layer(engine):
     assert batch.parts[0].seq_lens.data_ptr() == common.seq_lens.data_ptr()
 
 
+def test_dummy_request_behind_full_buffers(engine):
+    """Padding of a full batch has query starts, but no length and no row of the block table."""
+    step = make_step(MIXED, padding=3, page=128, dtype=torch.bfloat16)
+    layer = Layer(engine, step)
+    slots = new_slots(step)
+    layer.fill(step, slots)
+    key, value = new_rows(step, slots)
+    layer.impl.do_kv_cache_update(layer, key, value, layer.cache, slots)
+    common = common_metadata(step, slots, causal=True)
+    last = torch.tensor([step.q.shape[0]], dtype=torch.int32)
+    common.query_start_loc = torch.cat([common.query_start_loc, last])
+    common.query_start_loc_cpu = common.query_start_loc.clone()
+    common.num_reqs += 1
+    metadata = layer.builder.build(0, common)
+    assert metadata.block_tables.shape[0] == len(MIXED) + 1
+    output = torch.full_like(step.q, 7)
+    layer.impl.forward(layer, step.q, None, None, layer.cache, metadata, output)
+    expected, _ = attend_in_float64(step, layer.impl.form)
+    got = output[: step.num_tokens].double()
+    torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=TOLERANCE)
+    assert (output[step.num_tokens :] == 7).all()
+
+
 def test_capture_builds_the_batch_too(engine):
     from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
