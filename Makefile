@@ -123,7 +123,7 @@ $(ASCEND_STAMP): pyproject.toml tests/vllm_ascend/install.py tests/vllm_ascend/r
 	@touch $@
 
 .PHONY: vllm-ascend-test
-vllm-ascend-test: $(ASCEND_STAMP) ## Compare the Ascend adapter with vllm-ascend 0.23 to 0.30; 3 GB.
+vllm-ascend-test: $(ASCEND_STAMP) ## Compare the Ascend adapter with vllm-ascend 0.23 to 0.30; 4 GB.
 	for pairing in $(ASCEND_VENV)/pairings/*; do \
 		PYTHONPATH=$$pairing FA_TRITON_ASCEND_SOURCES=$(ASCEND_VENV)/sources \
 			$(ASCEND_PYTHON) -m pytest tests/vllm_ascend; done
@@ -159,4 +159,4 @@ conformance: $(STAMP) ## Run CANN's public test cases and renew docs/conformance
 
 .PHONY: clean
 clean: ## Remove the virtual environment and what tools left behind.
-	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(ASCEND_VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
