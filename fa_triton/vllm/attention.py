@@ -7,6 +7,7 @@ then is strides, a few allocations and the launches.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +38,8 @@ from fa_triton.vllm.batch import (
 )
 from fa_triton.vllm.cache_views import CachePages
 from fa_triton.vllm.support import INT8_DTYPES
+
+_CALLS_ATTRIBUTE = "_fa_triton_calls"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +138,7 @@ def _attend_part(
         layer,
         q.stride(),
         q.dtype,
+        q.device,
         pages.k.shape,
         pages.k.stride(),
         pages.v.shape,
@@ -145,7 +149,7 @@ def _attend_part(
     )
     ready = part.calls.get(key)
     if ready is None:
-        ready = part.calls[key] = _prepare(layer, part, q, pages, heads, lse is not None)
+        ready = part.calls[key] = _ready(key, layer, part, q, pages, heads, lse is not None)
     if q.device.type == "cpu" and cpu_mode() == "reference":
         _attend_by_reference(layer, part, q, pages, out, heads, lse)
         return
@@ -162,7 +166,8 @@ def _attend_part(
     )
 
 
-def _prepare(
+def _ready(
+    key: tuple[Hashable, ...],
     layer: LayerForm,
     part: BatchPart,
     q: torch.Tensor,
@@ -170,15 +175,30 @@ def _prepare(
     heads: HeadTensors,
     wants_lse: bool,
 ) -> ReadyCall:
-    """Validate the call of ``flash_attn`` that this is, and prepare it."""
-    problem = _problem_of(q, pages, _options(layer, part, heads, wants_lse))
-    planned = plan_of(part, layer.plan_form(problem.page_size, problem.dtype))
+    """Prepare a call, or find it with the plan that an earlier batch shares."""
+    planned = plan_of(part, layer.plan_form(pages.k.shape[2], q.dtype))
+    calls = _calls_with(planned.table)
+    key = (*key, q.shape[0], part.block_table.shape, part.block_table.stride())
+    ready = calls.get(key)
+    if ready is None:
+        # validated as the call of `flash_attn` that it is
+        problem = _problem_of(q, pages, _options(layer, part, heads, wants_lse))
+        # every row belongs to a sequence and sees its own key
+        call = dataclasses.replace(prepare(problem, planned.header), needs_fill=False)
+        ready = calls[key] = ReadyCall(call, planned.table)
     if value_checks_enabled():
         lengths = Lengths(part.query_start_loc, None, None, part.seq_lens)
-        check_values(problem, lengths, pages.k, part.block_table, planned.table)
-    # every row belongs to a sequence and sees its own key
-    call = dataclasses.replace(prepare(problem, planned.header), needs_fill=False)
-    return ReadyCall(call, planned.table)
+        check_values(ready.call.problem, lengths, pages.k, part.block_table, planned.table)
+    return ready
+
+
+def _calls_with(table: torch.Tensor) -> dict[Hashable, ReadyCall]:
+    """Calls that were prepared for a plan; they live as long as its table."""
+    calls = getattr(table, _CALLS_ATTRIBUTE, None)
+    if calls is None:
+        calls = {}
+        setattr(table, _CALLS_ATTRIBUTE, calls)
+    return calls
 
 
 def _problem_of(q: torch.Tensor, pages: CachePages, options: AttnOptions) -> AttnProblem:

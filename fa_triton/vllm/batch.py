@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from fa_triton.attention.prepared import PreparedCall
     from fa_triton.problem import MetadataProblem
 
+# Plans of short queries are made for key lengths rounded up to so many keys. They are right for all
+# lengths below, and a decode step mostly finds the plan of the step before it.
+PLANNED_KEYS = 128
 LAYOUT_Q = "TND"
 LAYOUT_KV = "PA_BNBD"
 NO_MASK, CAUSAL, WINDOW = 0, 3, 4
@@ -144,6 +147,9 @@ def make_batch(
     for first, last in _ranges(q_lens, longest_short):
         begin, end = int(starts[first]), int(starts[last])
         whole = first == 0 and last == count
+        planned = kv_lens[first:last]
+        if int(q_lens[first:last].max()) <= longest_short:
+            planned = -(-planned // PLANNED_KEYS) * PLANNED_KEYS
         part_starts = query_start_loc if whole else query_start_loc[first : last + 1]
         parts.append(
             BatchPart(
@@ -152,7 +158,7 @@ def make_batch(
                 query_start_loc=part_starts - begin if begin else part_starts,
                 seq_lens=seq_lens if whole else seq_lens[first:last],
                 block_table=block_table if whole else block_table[first:last],
-                lengths=HostLengths(q_lens[first:last], kv_lens[first:last], are_bounds),
+                lengths=HostLengths(q_lens[first:last], planned, are_bounds),
                 is_causal=is_causal,
             )
         )

@@ -128,7 +128,8 @@ def serve(
     )
     log = done.stdout + done.stderr
     if done.returncode:
-        raise RuntimeError(f"the engine ended with {done.returncode}:\n{log[-6000:]}")
+        told = "\n".join(line for line in log.splitlines() if "fa_triton: " in line)
+        raise RuntimeError(f"the engine ended with {done.returncode}: {told}\n{log[-6000:]}")
     lines = record.read_text().splitlines() if record.is_file() else []
     return Served(json.loads(result.read_text()), [json.loads(line) for line in lines], log)
 

@@ -155,6 +155,21 @@ def test_layers_share_the_plan():
     assert len(batch.parts[0].calls) == 2
 
 
+def test_decode_steps_share_the_plan_until_a_sequence_has_another_block_of_keys():
+    step = make_step([(1, 5), (1, 126), (1, 200)])
+    layer = layer_of(step)
+    form = layer.plan_form(step.cache.shape[2], step.q.dtype)
+    plans = []
+    for keys in (0, 1, 2, 3):
+        grown = step.seq_lens + keys
+        batch = step.batch(layer, seq_lens=torch.from_numpy(grown), host_seq_lens=grown)
+        plans.append(plan_of(batch.parts[0], form))
+        if not keys:
+            run(step, layer, batch)
+    assert plans[0] is plans[1] is plans[2]
+    assert plans[3] is not plans[2]
+
+
 def test_layer_that_the_builder_did_not_know():
     step = make_step(DECODE)
     batch = step.batch(layer_of(step), forms=[])
