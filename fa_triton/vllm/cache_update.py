@@ -134,6 +134,8 @@ def cache_update_form(
 
 def _programs(tokens: int, device: torch.device) -> int:
     each = CPU_TOKENS_PER_PROGRAM if device.type == "cpu" else 1
+    if tokens <= each:
+        return 1
     return min(-(-tokens // each), device_info(device).num_aiv)
 
 
