@@ -120,6 +120,9 @@ def attend_batch(
     """
     heads = HeadTensors(sinks, alibi_slopes)
     for part in batch.parts:
+        if part.num_tokens == q.shape[0]:
+            _attend_part(layer, part, q, pages, out, heads, lse)
+            continue
         rows = slice(part.first_token, part.first_token + part.num_tokens)
         part_lse = None if lse is None else lse[:, rows]
         _attend_part(layer, part, q[rows], pages, out[rows], heads, part_lse)
