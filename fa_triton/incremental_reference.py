@@ -283,12 +283,12 @@ def _attend_sequence(
     by_window = hidden_by_window(attn, i_key[None, :] - (i_row[:, None] + num_keys - tokens))
     if by_window is not None:
         s = s.masked_fill(by_window, -torch.inf)
-    seen = s > -torch.inf
     if sequence.hidden is not None:
         s = s.masked_fill(sequence.hidden, -torch.inf)
     weights, total, lse = softmax_weights(attn, s, sinks)
     if problem.masked_row == "mean" and sequence.hidden is not None:
-        weights, total = _mean_rows(weights, total, seen, s, sinks)
+        masked = sequence.hidden if by_window is None else sequence.hidden & ~by_window
+        weights, total = _mean_rows(weights, total, masked, s, sinks)
     weights = weights.reshape(attn.num_heads_kv, attn.group * tokens, num_keys)
     out = _scaled_sums(weights, sequence, storage).reshape(num_heads, tokens, head_dim)
     return out / torch.where(total > 0, total, 1.0)[..., None], lse
@@ -317,16 +317,19 @@ def _scaled_sums(weights: torch.Tensor, sequence: _Sequence, storage: torch.dtyp
 def _mean_rows(
     weights: torch.Tensor,
     total: torch.Tensor,
-    seen: torch.Tensor,
+    masked: torch.Tensor,
     s: torch.Tensor,
     sinks: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Give rows whose every key the mask hides equal weights; a sink outweighs them all."""
+    """Give rows whose every key the mask hides equal weights; a sink outweighs them all.
+
+    ``masked`` are the keys that position shows and the mask hides, whatever their bias is.
+    """
     is_mean = (s == -torch.inf).all(-1)
     if sinks is not None:
         is_mean = is_mean & (sinks == -torch.inf)[:, None]
-    weights = torch.where(is_mean[..., None], seen.to(weights.dtype), weights)
-    return weights, torch.where(is_mean, seen.sum(-1).to(total.dtype), total)
+    weights = torch.where(is_mean[..., None], masked.to(weights.dtype), weights)
+    return weights, torch.where(is_mean, masked.sum(-1).to(total.dtype), total)
 
 
 def _check_pages(

@@ -8,6 +8,8 @@ import operator
 from collections.abc import Sequence
 from typing import TypeVar
 
+import torch
+
 Name = TypeVar("Name", bound=str)
 
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
@@ -27,6 +29,9 @@ def as_int(
         return none_is
     if isinstance(value, bool):
         raise TypeError(f"`{name}` must be an int, got bool")
+    if isinstance(value, torch.Tensor):
+        # to read it would wait for a device, and calls that differ in it would look alike
+        raise TypeError(f"`{name}` must be an int, got a tensor; use .item() or .tolist()")
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:

@@ -32,3 +32,13 @@ def test_emulation_rounds_dequantised_keys_weights_and_the_result() -> None:
     assert rounded.dtype == emulated.dtype == torch.float16
     errors = [(out.double() - exact).square().mean().sqrt() for out in (rounded, emulated)]
     assert errors[0] < errors[1] < 4 * errors[0]
+
+
+def test_the_mean_of_a_hidden_row_does_not_ask_its_bias() -> None:
+    batch = IncreBatch((30, 0, 7), heads=(4, 2), layout="BSND", mask="2", hides_all=0, bias="batch")
+    call = batch.but(options={"masked_row": "mean"}).call()
+    call["pse_shift"][0, ..., 5:] = -torch.inf
+    out, lse = incre_flash_attention_reference(**call, out_dtype=torch.float64)
+    letter, letter_lse = attend_by_the_letter(**call)
+    torch.testing.assert_close(out, letter, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(lse, letter_lse, atol=1e-9, rtol=1e-9)

@@ -216,6 +216,13 @@ LENGTHS = [
     ),
     wrong_type("a number", dense(actual_seq_lengths=40), "`actual_seq_lengths`", "int"),
     wrong_type("a string", dense(actual_seq_lengths="40"), "`actual_seq_lengths`", "str"),
+    wrong_type(
+        "a list of tensors",
+        dense(actual_seq_lengths=list(torch.tensor([40, 3]))),
+        "`actual_seq_lengths[0]`",
+        "a tensor",
+        ".tolist()",
+    ),
     wrong_type("floats", dense(actual_seq_lengths=[40.0, 3.0]), "`actual_seq_lengths[0]`", "float"),
     wrong_type(
         "a float tensor", dense(actual_seq_lengths=tensor(2)), "`actual_seq_lengths`", "int64"

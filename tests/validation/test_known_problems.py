@@ -75,6 +75,14 @@ def test_equal_values_of_another_type_are_another_call() -> None:
         recall(**dense(return_softmax_lse=1, mask_mode=3.0))
 
 
+def test_a_tensor_is_no_number() -> None:
+    """Its value is not part of what is compared, so another one would be taken for the same."""
+    told = "`win_left` must be an int, got a tensor; use .item()"
+    for _ in range(2):
+        with pytest.raises(TypeError, match=told):
+            recall(**dense(mask_mode=4, win_left=torch.tensor(3)))
+
+
 def test_a_gradient_is_refused_after_a_call_without() -> None:
     call = dense(q=tensor(2, 8, 4, 64).requires_grad_())
     with torch.no_grad():
