@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fa_triton.attention import shipped as attention
+from fa_triton.attention import unfold_shipped as fractals
 from fa_triton.compile.variant import KernelVariant
 from fa_triton.delta_rule import recurrent_shipped as recurrent_kda
 from fa_triton.delta_rule import shipped as chunk_kda
@@ -35,6 +36,7 @@ class KernelFamily:
 
 FAMILIES = (
     KernelFamily(attention.KERNELS, attention.attn_variants, attention.attn_variant),
+    KernelFamily(fractals.KERNELS, fractals.unfold_variants, fractals.unfold_variant),
     KernelFamily(chunk_kda.KERNELS, chunk_kda.chunk_variants, chunk_kda.chunk_variant),
     KernelFamily(
         recurrent_kda.KERNELS, recurrent_kda.recurrent_variants, recurrent_kda.recurrent_variant

@@ -6,6 +6,7 @@ import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,30 @@ def nan_filled_memory() -> Iterator[None]:
     torch._C._set_deterministic_algorithms(True)
     yield
     torch._C._set_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def copies_of_fractals(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Copy fractals to rows before the attention, as A2 and A3 do.
+
+    Returns:
+        Filled by calls: of every copy, whether its pages got a block table of their own.
+    """
+    from fa_triton.attention import fractals, plans
+
+    copies: list[bool] = []
+    unfold = fractals.unfold
+
+    def count(*args: Any) -> Any:
+        rows = unfold(*args)
+        copies.append(rows.sources is not None)
+        return rows
+
+    for module in (fractals, plans):
+        monkeypatch.setattr(module, "loads_fractals", lambda _device: False)
+    for name in ("attention.calls", "incremental_attention.fractals"):
+        monkeypatch.setattr(f"fa_triton.{name}.unfold", count)
+    return copies
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from fa_triton.attention.forms import DTYPE_CLASSES, FORWARD, QUESTIONS, RowClass
-from fa_triton.attention.tiles import fractal_tile, integer_tile, tile_on_pages
+from fa_triton.attention.tiles import fractal_tile, integer_tile, loads_fractals, tile_on_pages
 from fa_triton.attention.variants import with_cache
 from fa_triton.kernel_form import KernelForm
 from fa_triton.problem import PER_CHANNEL, PER_TOKEN, PLAIN_CACHE, CacheForm
@@ -142,7 +142,7 @@ def _integer_forms(decode: _Decode) -> Iterator[KernelForm]:
         for step in _INTEGER_STEPS:
             if step <= paged.tile.block_kv:
                 yield paged.form(tile_on_pages(paged.tile, step, decode.device), step)
-        if decode.dim > MAX_FRACTAL_DIM:
+        if decode.dim > MAX_FRACTAL_DIM or not loads_fractals(decode.device):
             continue
         fractal = fractal_tile(paged.tile, decode.dim, DTYPE_CLASSES[decode.dtype])
         on_pages = tile_on_pages(fractal, 32, decode.device)

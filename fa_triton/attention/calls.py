@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fa_triton.attention.fractals import problem_of_rows, unfold
 from fa_triton.attention.kernels import HeadTensors, KeyTensors, Lengths, run_attention
 from fa_triton.attention.known_problems import problem_of
 from fa_triton.attention.metadata import PlannedCall, read_metadata
@@ -60,14 +61,16 @@ def attend(
     if q.device.type == "cpu" and cpu_mode() == "reference":
         return _on_reference(q, k, v, options)
     block_table, metadata = options.get("block_table"), options.get("metadata")
+    # what the kernels get: where they cannot load fractals, pages of rows
+    attended = problem_of_rows(problem)
     if metadata is None:
         avoid_reading = q.device.type != "cpu"
         host_lengths = lengths_to_plan(problem, avoid_reading=avoid_reading, **vars(lengths))
-        planned = plan_call(problem, host_lengths, q.device, dtype_class(problem.dtype))
-        call = prepare(problem, planned.header)
+        planned = plan_call(attended, host_lengths, q.device, dtype_class(problem.dtype))
+        call = prepare(attended, planned.header)
     else:
         planned = read_metadata(metadata)
-        call = prepare_for_table(problem, planned.header)
+        call = prepare_for_table(attended, planned.header)
     if reads_values:
         check_values(problem, lengths, k, block_table, metadata)
     out = torch.empty(problem.out_shape, dtype=q.dtype, device=q.device)
@@ -76,6 +79,8 @@ def attend(
         lse = torch.empty(problem.lse_shape, dtype=torch.float32, device=q.device)
     heads = HeadTensors(options.get("sinks"), options.get("alibi_slopes"))
     keys = KeyTensors(k, v, block_table)
+    if attended is not problem:
+        keys = unfold(problem, keys, lengths.seqused_kv, planned.header.longest_q).keys
     run_attention(q, keys, heads, lengths, out, lse, planned.table, call)
     return out, torch.zeros(1, dtype=torch.float32, device=q.device) if lse is None else lse
 

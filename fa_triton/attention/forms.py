@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from fa_triton.attention.rows import RowKind, RowUnits
-from fa_triton.attention.tiles import fractal_tile, tile_on_pages
+from fa_triton.attention.tiles import fractal_tile, loads_fractals, tile_on_pages
 from fa_triton.attention.variants import (
     COMBINE_TENSORS,
     FORWARD_TENSORS,
@@ -180,7 +180,7 @@ def _section_stream_k_forms(shape: _Shape) -> Iterator[KernelForm]:
 
 
 def _paged_forms(shape: _Shape) -> Iterator[KernelForm]:
-    """Every number of keys that a page allows, dense columns and fractals."""
+    """Every number of keys that a page allows, dense columns and fractals where they are loaded."""
     paged = shape.but(*shape.rows.mask, tensors=_PAGE_TENSORS)
     tile = paged.tile
     fractal = fractal_tile(tile, shape.dim, DTYPE_CLASSES[shape.dtype])
@@ -188,7 +188,7 @@ def _paged_forms(shape: _Shape) -> Iterator[KernelForm]:
         partial = () if step & (step - 1) == 0 else ("HAS_LIMIT",)
         if step <= tile.block_kv:
             yield paged.but(*partial).form(tile_on_pages(tile, step, shape.device), step)
-        if step <= fractal.block_kv:
+        if loads_fractals(shape.device) and step <= fractal.block_kv:
             on_pages = tile_on_pages(fractal, step, shape.device)
             yield paged.but("IS_NZ", *partial).form(on_pages, step)
     window = shape.but(*_WINDOW, tensors=_PAGE_TENSORS)

@@ -15,6 +15,7 @@ from fa_triton.attention.tiles import (
     fractal_tile,
     integer_tile,
     kv_step,
+    loads_fractals,
     logit_steps,
     mask_class,
     tile_device,
@@ -103,10 +104,10 @@ def tile_for(
     """
     if problem.batch_invariant:
         rows = INVARIANT_ROWS
-    dim = tile_dim(problem)
+    dim, family = tile_dim(problem), tile_device(device_info(device))
     tile = choose_tile(
         TileKey(
-            tile_device(device_info(device)),
+            family,
             dim,
             dtype,
             mask_class(problem),
@@ -116,7 +117,9 @@ def tile_for(
     )
     if isinstance(problem, AttnProblem) and problem.cache.is_integer:
         tile = integer_tile(tile, dim, logit_steps(problem))
-    return fractal_tile(tile, dim, dtype) if problem.layout_kv == "PA_NZ" else tile
+    if problem.layout_kv == "PA_NZ" and loads_fractals(family):
+        return fractal_tile(tile, dim, dtype)
+    return tile
 
 
 def _plan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fa_triton.attention.cache_forms import cache_forms
 from fa_triton.attention.forms import COMBINE, FORWARD, attn_forms
+from fa_triton.attention.tiles import loads_fractals
 from fa_triton.attention.variants import CACHE_TENSORS, COMBINE_TENSORS, FORWARD_TENSORS
 from fa_triton.compile.declare import DEVICES, declare, devices_of
 from fa_triton.compile.variant import FULL, VECTOR_ONLY, KernelVariant, Properties
@@ -47,12 +48,8 @@ _CAST = Properties(
     relays=2,
     reason="integers of a cache get the dtype of the queries on a vector core",
 )
-_NZ_A2 = Properties(pipelined=True, rows_shared=False, relays=1, reason=_FRACTALS)
-# the compiler finds the rows to share where as many keys are relayed
-_NZ_A2_SQUARE = Properties(pipelined=True, rows_shared=True, relays=1, reason=_FRACTALS)
-_NZ_INTEGERS = Properties(pipelined=True, rows_shared=False, relays=2, reason=_FRACTALS)
-_NZ_TERMS_A5 = Properties(pipelined=True, rows_shared=True, relays=4, reason=_FRACTALS)
-_NZ_A5 = Properties(pipelined=True, rows_shared=True, relays=2, reason=_FRACTALS)
+_NZ = Properties(pipelined=True, rows_shared=True, relays=2, reason=_FRACTALS)
+_NZ_TERMS = Properties(pipelined=True, rows_shared=True, relays=4, reason=_FRACTALS)
 
 
 def attn_variants() -> list[KernelVariant]:
@@ -62,7 +59,7 @@ def attn_variants() -> list[KernelVariant]:
 
 
 def attn_variant(key: str) -> KernelVariant:
-    """Build the variant of a key that a launch logged, shipped or not, for all devices.
+    """Build the variant of a key that a launch logged, shipped or not, for devices that run it.
 
     Raises:
         ValueError: The text is no key of an attention kernel.
@@ -70,7 +67,10 @@ def attn_variant(key: str) -> KernelVariant:
     form = parse_key(key)
     if form.kernel not in KERNELS:
         raise ValueError(f"`key` must start with {FORWARD} or {COMBINE}, got {key!r}")
-    return _variant(form, DEVICES)
+    devices = DEVICES
+    if dict(form.constants).get("IS_NZ"):
+        devices = tuple(filter(loads_fractals, DEVICES))
+    return _variant(form, devices)
 
 
 def _variant(form: KernelForm, devices: tuple[str, ...]) -> KernelVariant:
@@ -87,7 +87,7 @@ def _variant(form: KernelForm, devices: tuple[str, ...]) -> KernelVariant:
         tile=tile,
         optional=optional,
         argument_type=_argument_type,
-        properties={device: _properties(form, device) for device in devices},
+        properties=dict.fromkeys(devices, _properties(form)),
     )
 
 
@@ -101,21 +101,14 @@ def _absent_of_forward(form: KernelForm) -> list[str]:
     return absent
 
 
-def _properties(form: KernelForm, device: str) -> Properties:
+def _properties(form: KernelForm) -> Properties:
     if form.kernel == COMBINE:
         return VECTOR_ONLY
     constants = dict(form.constants)
     if not constants.get("IS_NZ"):
         casts = constants.get("KV_SCALES") and not constants.get("HAS_INT8_TERMS")
         return _CAST if casts else FULL
-    if constants.get("KV_SCALES"):
-        if device != "A5":
-            return _NZ_INTEGERS
-        return _NZ_TERMS_A5 if constants.get("HAS_INT8_TERMS") else _NZ_A5
-    if device == "A5":
-        return _NZ_A5
-    is_square = constants["BLOCK_Q"] == constants["BLOCK_KV"] == 32
-    return _NZ_A2_SQUARE if is_square else _NZ_A2
+    return _NZ_TERMS if constants.get("HAS_INT8_TERMS") else _NZ
 
 
 def _argument_type(name: str, form: KernelForm) -> str:

@@ -23,8 +23,8 @@ MIN_DIM = 16
 # Above it the short form of tanh is not exact enough for 16-bit inputs either: it errs by 1e-7 of
 # the cap.
 LARGEST_SHORT_CAP = 256.0
-# Of a tile that is gathered from fractals, whose rows two vector cores do not share on A2 and A3:
-# keys, bytes of K or V, and elements of the accumulator.
+# Of a tile that is gathered from fractals on vector cores: keys, bytes of K or V, and elements of
+# the accumulator.
 MAX_FRACTAL_KEYS = 128
 MAX_FRACTAL_BYTES = 32 * 1024
 MAX_FRACTAL_SUMS = 8 * 1024
@@ -37,6 +37,15 @@ MAX_INTEGER_ROWS = 16
 def tile_device(info: DeviceInfo) -> str:
     """Folder of a device in ``autotune_configs``."""
     return target(info.target).family if info.kind == "npu" else info.kind
+
+
+def loads_fractals(device: str) -> bool:
+    """Whether the attention kernels of a device take pages of fractals (PA_NZ) as they lie.
+
+    The compiler for A2 and A3 puts each key of such a tile into a block of its own in L1, where the
+    product with V asks for blocks of 16 keys; on A5 vector cores lay the tile out.
+    """
+    return device not in ("A2", "A3")
 
 
 def dtype_class(dtype: torch.dtype) -> DtypeClass:

@@ -15,6 +15,7 @@ from fa_triton.attention.plans import plan_call
 from fa_triton.attention.prepared import prepare, prepare_for_table
 from fa_triton.attention.tiles import dtype_class
 from fa_triton.device import cpu_mode
+from fa_triton.incremental_attention.fractals import of_rows, unfold_caches
 from fa_triton.incremental_attention.prefix import merge_parts, own_part, prefix_part
 from fa_triton.incremental_attention.quantise import quantise
 from fa_triton.incremental_attention.spans import KeySpans, key_spans
@@ -90,7 +91,10 @@ def _attend(
     keys = key_tensors(caches, options.get("block_table"))
     for name, tensor in (("query", query), ("key", keys.k), ("value", keys.v)):
         check_has_memory(name, tensor)
-    planned, call = _plan(options.get("metadata"), problem)
+    attended = of_rows(problem)
+    planned, call = _plan(options.get("metadata"), attended)
+    if attended is not problem:
+        caches, keys, options = unfold_caches(problem, keys, options, spans, planned.header)
     out = torch.empty(attn.out_shape, dtype=dtype, device=query.device)
     lse = None
     if attn.return_softmax_lse:
@@ -104,7 +108,7 @@ def _attend(
         lse,
         planned.table,
         call,
-        cache_tensors(caches, options, problem, call.units, spans),
+        cache_tensors(caches, options, attended, call.units, spans),
     )
     if lse is not None and problem.masked_row == "mean":
         # the logits of such rows are those of hidden keys

@@ -1,4 +1,4 @@
-"""A tile per page keeps the pipeline and shares rows; fractals cost a relay, as declared."""
+"""A tile per page keeps the pipeline and shares rows; fractals are relayed on A5, copied before."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import re
 
 import pytest
 
+from fa_triton.attention.fractals import TILE_BYTES
 from fa_triton.attention.shipped import attn_variant, attn_variants
+from fa_triton.attention.unfold_shipped import unfold_variant, unfold_variants
 from fa_triton.compile import records
 from fa_triton.compile.variant import FULL, KernelVariant, compile_variant
+from fa_triton.kernel_form import parse_key
 
 pytestmark = pytest.mark.compile
 
@@ -50,17 +53,36 @@ def test_every_page_size_has_a_form_that_is_pipelined_and_shares_rows(
         assert min(steps[is_decode]) <= SMALLEST_STEP[target]
 
 
-@pytest.mark.parametrize("target", SMALLEST_STEP)
-def test_fractals_are_relayed_as_declared(target: str) -> None:
+def test_fractals_are_relayed_as_declared_on_a5_alone() -> None:
     known = records.load()
-    fractal = [v for v in paged_variants() if v.constants["IS_NZ"] and target in v.properties]
+    fractal = [v for v in attn_variants() if v.constants.get("IS_NZ")]
     assert fractal
     for variant in fractal:
-        properties, facts = variant.properties[target], known[variant.key, target].facts
+        assert list(variant.properties) == ["A5"]
+        properties, facts = variant.properties["A5"], known[variant.key, "A5"].facts
         assert facts["ok"]
         assert facts["relays"] == properties.relays > 0
         assert facts["rows_shared"] == properties.rows_shared
         assert facts["pipeline_depth"] > 1
+
+
+def test_a_logged_fractal_form_is_of_a5_alone() -> None:
+    key = f"attn_forward-bf16-group1-d128-dv128-block_q64-block_kv64-kv_step64-is_nz{TENSORS}"
+    assert list(attn_variant(key).properties) == ["A5"]
+    assert list(unfold_variant("unfold_fractals-i8-d48-dv16-block_s8").properties) == ["A2", "A3"]
+
+
+@pytest.mark.parametrize("target", ["A2", "A3"])
+def test_the_copy_of_fractals_alternates_buffers_on_vector_cores(target: str) -> None:
+    """Two tiles of K and two of V, none of them laid out anew on chip."""
+    known = records.load()
+    for variant in unfold_variants():
+        facts = known[variant.key, target].facts
+        assert facts["ok"]
+        assert facts["core"] == "aiv"
+        assert facts["scalar_loops"] == 0
+        dims = dict(parse_key(variant.key).constants)
+        assert facts["ub_bytes"] == 2 * (TILE_BYTES + TILE_BYTES * dims["DV"] // dims["D"])
 
 
 TENSORS = "-with_seqused_kv-with_block_table-with_softmax_lse"
