@@ -43,7 +43,7 @@ def cache_tensors(
 ) -> CacheTensors:
     """What keys and values have beside themselves."""
     bias, mask = options.get("pse_shift"), options.get("atten_mask")
-    scale, offset = options.get("antiquant_scale"), options.get("antiquant_offset")
+    scale, offset = _scales_and_offsets(options, problem)
     return CacheTensors(
         places=_places(caches, problem, spans.first_columns),
         first_columns=spans.first_columns,
@@ -54,10 +54,8 @@ def cache_tensors(
         if problem.mask_form is not None and mask is not None
         else None,
         hidden_logit=HIDDEN[problem.masked_row],
-        scale=_tables(scale, problem) if problem.quant and scale is not None else None,
-        offset=_tables(offset, problem)
-        if problem.has_antiquant_offset and offset is not None
-        else None,
+        scale=scale,
+        offset=offset,
     )
 
 
@@ -65,11 +63,24 @@ def _rows(view: torch.Tensor, problem: IncreProblem, units: RowUnits) -> RowOper
     return per_key_operand(view, problem.attn, units)
 
 
-def _tables(tensor: torch.Tensor, problem: IncreProblem) -> torch.Tensor:
-    table = antiquant_table(tensor, problem)
-    if table.ndim == 3:
-        return table.contiguous()
-    return table.expand(-1, -1, problem.attn.num_heads_kv, -1)
+def _scales_and_offsets(
+    options: IncreOptions, problem: IncreProblem
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Tables of an int8 cache; those per token are views, copied where their strides differ."""
+    scale, offset = options.get("antiquant_scale"), options.get("antiquant_offset")
+    if problem.quant is None or scale is None:
+        return None, None
+    scales = antiquant_table(scale, problem)
+    offsets = antiquant_table(offset, problem) if offset is not None else None
+    if scales.ndim == 3:
+        return scales.contiguous(), None if offsets is None else offsets.contiguous()
+    heads = problem.attn.num_heads_kv
+    if offsets is None:
+        return scales.expand(-1, -1, heads, -1), None
+    if scales.stride() != offsets.stride():
+        # the kernels step through both alike
+        scales, offsets = scales.contiguous(), offsets.contiguous()
+    return scales.expand(-1, -1, heads, -1), offsets.expand(-1, -1, heads, -1)
 
 
 def _places(

@@ -12,6 +12,7 @@ from fa_triton.attention import plans, prepared
 from fa_triton.incremental import incre_flash_attention
 from fa_triton.incremental_reference import incre_flash_attention_reference
 from fa_triton.tile_config import TileConfig, TileKey
+from tests.incre_flash_attention.batches import IncreBatch
 
 TERM_ERROR = 1e-3
 BATCH, HEADS, KV_HEADS, KEYS = 2, 8, 2, 300
@@ -79,3 +80,23 @@ def test_terms_err_by_the_rounding_of_the_result_alone(mode: str, int8_terms: bo
         assert error.norm() <= 1.1 * least.norm()
     else:
         assert error.norm() > 1.1 * least.norm(), "the cast form rounds q, P or both to bf16"
+
+
+@pytest.mark.parametrize("mode", ["per_token", "per_token_head"])
+def test_offsets_per_token_with_other_strides_than_the_scales(
+    mode: str, nan_filled_memory: None
+) -> None:
+    batch = IncreBatch((40, 33, 7), heads=(4, 2), head_dim=32, quant=mode, has_offset=True)
+    call = batch.call()
+    expected = incre_flash_attention(**call)
+    offset = call["antiquant_offset"]
+    wider = torch.full((*offset.shape[:-1], 100), torch.nan)
+    wider[..., 30 : 30 + offset.shape[-1]] = offset
+    out = incre_flash_attention(
+        **call | {"antiquant_offset": wider[..., 30 : 30 + offset.shape[-1]]}
+    )
+    assert torch.equal(out, expected)
+    one_for_all = torch.tensor(3.0).expand(offset.shape[-1]).contiguous().expand(offset.shape)
+    out = incre_flash_attention(**call | {"antiquant_offset": one_for_all})
+    expected = incre_flash_attention(**call | {"antiquant_offset": one_for_all.contiguous()})
+    assert torch.equal(out, expected)
