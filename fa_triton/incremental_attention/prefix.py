@@ -71,6 +71,8 @@ def merge_parts(
     # an empty row has a log-sum-exp of +inf and is 0
     share = torch.sigmoid(lse - per_head)
     with_sink = torch.where(lse.isposinf(), per_head, torch.logaddexp(lse, per_head))
+    # a sink of -inf is none: such a row stays empty
+    with_sink = with_sink.masked_fill(with_sink.isneginf(), torch.inf)
     share = share if attn.layout_out == "BNSD" else share.transpose(1, 2)
     return out * share[..., None], with_sink if attn.lse_includes_sink else lse
 

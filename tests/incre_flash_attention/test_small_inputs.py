@@ -222,6 +222,17 @@ def test_a_shared_prefix_is_what_it_replaces(attend: Attend) -> None:
     torch.testing.assert_close(lse, wanted_lse)
 
 
+def test_a_sink_of_minus_infinity_leaves_a_row_behind_a_prefix_empty(attend: Attend) -> None:
+    call = operands(2, 2, 1, 9)
+    prefix = {f"{name}_shared_prefix": random(1, 1, 7, 16, seed=8) for name in ("key", "value")}
+    mask = torch.zeros(2, 16, dtype=torch.bool)
+    mask[0] = True
+    sinks = {"sinks": torch.tensor([-torch.inf, 0.5]), "lse_includes_sink": True}
+    out, lse = check(attend, call | prefix | sinks | {"atten_mask": mask})
+    assert not out[0].any()
+    assert lse[0].flatten().tolist() == [torch.inf, 0.5]
+
+
 def test_empty_tensors_count_as_absent(attend: Attend) -> None:
     call = operands(2, 2, 1, 6)
     names = (
