@@ -18,6 +18,7 @@ from fa_triton.device import device_info
 from fa_triton.kernel_form import KernelForm, dtype_name
 from fa_triton.launch import runner
 from fa_triton.layout import strides
+from fa_triton.padding import padded
 
 if TYPE_CHECKING:
     from fa_triton.problem import AttnProblem
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 KERNEL = "unfold_fractals"
 ROWS = "PA_BNBD"
 # Of a tile of K or V on chip, where 16 elements take a block of 32 bytes at least.
-TILE_BYTES = 16 * 1024
-_LEAST_ELEMENT_BYTES = 2
+MAX_TILE_BYTES = 16 * 1024
+MAX_TILE_KEYS = 128
+LEAST_ELEMENT_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -87,15 +89,21 @@ def unfold(
     return UnfoldedKeys(KeyTensors(k_rows, v_rows, own), table.reshape(-1))
 
 
+def most_keys(dtype: torch.dtype, head_dim: int, head_dim_v: int) -> int:
+    """Keys of the largest tile."""
+    columns, _ = padded_dims(head_dim, head_dim_v)
+    element_bytes = max(dtype.itemsize, LEAST_ELEMENT_BYTES)
+    return min(MAX_TILE_KEYS, MAX_TILE_BYTES // (columns * element_bytes))
+
+
 @functools.lru_cache(maxsize=256)
-def unfold_form(dtype: torch.dtype, head_dim: int, head_dim_v: int) -> KernelForm:
-    """Form of the kernel that serves a cache."""
+def unfold_form(dtype: torch.dtype, head_dim: int, head_dim_v: int, step: int) -> KernelForm:
+    """Form of the kernel that copies ``step`` keys at once.
+
+    A tile that they fill is copied without being cleared first.
+    """
     columns, columns_v = padded_dims(head_dim, head_dim_v)
-    constants: dict[str, int | bool] = {
-        "D": columns,
-        "DV": columns_v,
-        "BLOCK_S": TILE_BYTES // (columns * max(dtype.itemsize, _LEAST_ELEMENT_BYTES)),
-    }
+    constants: dict[str, int | bool] = {"D": columns, "DV": columns_v, "BLOCK_S": padded(step)}
     return KernelForm(KERNEL, dtype_name(dtype), tuple(constants.items()))
 
 
@@ -111,8 +119,9 @@ def _launch(
 ) -> None:
     from fa_triton.kernels.unfold_fractals import unfold_fractals
 
-    form = unfold_form(keys.k.dtype, problem.head_dim, problem.head_dim_v)
-    step = kv_step(problem.page_size, int(dict(form.constants)["BLOCK_S"]))
+    sizes = keys.k.dtype, problem.head_dim, problem.head_dim_v
+    step = kv_step(problem.page_size, most_keys(*sizes))
+    form = unfold_form(*sizes, step)
     win_left = problem.window[0]
     room = problem.seqlen_kv
     reach = room if win_left < 0 else min(room, max(longest_q, 0) + win_left)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from fa_triton.attention.fractals import KERNEL, unfold_form
+from fa_triton.attention.fractals import KERNEL, most_keys, unfold_form
 from fa_triton.attention.tiles import loads_fractals
 from fa_triton.compile.declare import DEVICES, declare, devices_of
 from fa_triton.compile.variant import VECTOR_ONLY, KernelVariant
@@ -15,6 +15,8 @@ from fa_triton.kernel_form import KernelForm, parse_key
 
 OP = "unfold_fractals"
 KERNELS = (KERNEL,)
+# a page holds a multiple of them
+_FEWEST_KEYS = 16
 # head dims of K and of V
 DIMS = (
     *((dim, dim) for dim in (16, 32, 64, 128, 256, 512)),
@@ -44,7 +46,7 @@ def unfold_variant(key: str) -> KernelVariant:
 
 
 def unfold_forms(device: str) -> Iterator[KernelForm]:
-    """Every pair of head dims in bf16, the common ones in the other dtypes."""
+    """Every pair of head dims in bf16, the common ones in other dtypes, in tiles of all sizes."""
     if loads_fractals(device):
         return
     dims = {
@@ -54,8 +56,11 @@ def unfold_forms(device: str) -> Iterator[KernelForm]:
         torch.int8: (*COMMON_DIMS, *LARGE_DIMS),
     }
     for dtype, pairs in dims.items():
-        for dim, dim_v in pairs:
-            yield unfold_form(dtype, dim, dim_v)
+        for dims_of_both in pairs:
+            step = _FEWEST_KEYS
+            while step <= most_keys(dtype, *dims_of_both):
+                yield unfold_form(dtype, *dims_of_both, step)
+                step *= 2
 
 
 def _variant(form: KernelForm, devices: tuple[str, ...]) -> KernelVariant:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from perf.model.mlir import Module, Operation
 from perf.model.scalar_operations import VALUE, operands
 
 _LISTS = re.compile(r"\[([^\]]*)\]")
+_GROUP = re.compile(r"\[([\d, ]+)\]")
 _NAMED_LIST = re.compile(r"(\w+): \[([^\]]*)\]")
 _INDICES = re.compile(r"%[\w#-]+\[([^\]]*)\]")
 # addresses of a part: about two instructions
@@ -63,6 +65,22 @@ def _reshape(operation: Operation, module: Module) -> Handler:
 
     def make(core: Core) -> MemRef:
         return replace(core.values[source].renamed(kind), strides=kind.strides)
+
+    return _define(operation, make, cost=0)
+
+
+def _collapse(operation: Operation, module: Module) -> Handler:
+    """Neighbouring dimensions become one each, as ``[[0], [1, 2]]`` says; all may be dynamic."""
+    source, kind = operands(operation)[0], _result_type(operation)
+    groups = [
+        [int(axis) for axis in group.split(",")]
+        for group in _GROUP.findall(operation.text.split(" : ")[0])
+    ]
+
+    def make(core: Core) -> MemRef:
+        whole: MemRef = core.values[source]
+        shape = tuple(math.prod(whole.shape[axis] for axis in group) for group in groups)
+        return replace(whole, shape=shape, strides=kind.strides)
 
     return _define(operation, make, cost=0)
 
@@ -185,7 +203,7 @@ BUILDERS: dict[str, Builder] = {
     "builtin.unrealized_conversion_cast": _same,
     "memref.cast": _same,
     "memref.memory_space_cast": _same,
-    "memref.collapse_shape": _reshape,
+    "memref.collapse_shape": _collapse,
     "memref.expand_shape": _reshape,
     "memref.view": _view,
     "memref.subview": _subview,

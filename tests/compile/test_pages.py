@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from fa_triton.attention.fractals import TILE_BYTES
 from fa_triton.attention.shipped import attn_variant, attn_variants
 from fa_triton.attention.unfold_shipped import unfold_variant, unfold_variants
 from fa_triton.compile import records
@@ -81,8 +80,11 @@ def test_the_copy_of_fractals_alternates_buffers_on_vector_cores(target: str) ->
         assert facts["ok"]
         assert facts["core"] == "aiv"
         assert facts["scalar_loops"] == 0
-        dims = dict(parse_key(variant.key).constants)
-        assert facts["ub_bytes"] == 2 * (TILE_BYTES + TILE_BYTES * dims["DV"] // dims["D"])
+        form = parse_key(variant.key)
+        sizes = dict(form.constants)
+        element_bytes = 4 if form.dtype == "fp32" else 2
+        key_bytes = (sizes["D"] + sizes["DV"]) * element_bytes
+        assert facts["ub_bytes"] == 2 * sizes["BLOCK_S"] * key_bytes
 
 
 TENSORS = "-with_seqused_kv-with_block_table-with_softmax_lse"
