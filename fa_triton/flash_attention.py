@@ -195,6 +195,7 @@ def flash_attn(
         is neither ``metadata`` nor ``max_seqlen`` for each side that has them, and to read the
         header of a copied table after a write to it.
         Nothing is mutated. Query tokens past the longest planned query count as padding.
+        On A2 and A3 PA_NZ takes memory for a copy of the pages in use (``docs/flash_attn.md``).
         ``FA_TRITON_CHECK_VALUES=1`` checks lengths, page ids and tables on the device, with a sync.
         Under ``torch.compile`` and on fake or meta tensors it is ``torch.ops.fa_triton.flash_attn``
         (``docs/torch.md``). A non-finite

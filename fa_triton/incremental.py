@@ -125,7 +125,8 @@ def incre_flash_attention(
         ``torch.ops.fa_triton.incre_flash_attention`` (``docs/torch.md``). Keys past the actual
         length, pages that no sequence uses and columns of them are never read. Host sync: none but
         to read the header of a copied table after a write to it. Lengths, padding and page ids on a
-        device are read by the kernels. Bitwise reproducible for one plan.
+        device are read by the kernels. Bitwise reproducible for one plan. On A2 and A3 pages of
+        fractals (rank 5) take memory for a copy of those in use (``docs/flash_attn.md``).
         Source: CANN ``IncreFlashAttention`` V1 to V4, torch_npu ``npu_incre_flash_attention``;
         ``docs/incre_flash_attention.md`` maps their arguments and tells where this goes further.
     """
