@@ -18,7 +18,7 @@ import torch
 from fa_triton.device import CPU_MODE_VARIABLE, cpu_mode, device_info
 
 if TYPE_CHECKING:
-    from fa_triton.native.kernel import Grid, NativeKernel
+    from fa_triton.native.kernel import BoundLaunch, Grid, NativeKernel
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +99,17 @@ class Runner:
             self._launch_on_cpu(grid, args, kwargs)
         else:
             self._launch_on_device(grid, args, kwargs, device)
+
+    def bind(self, grid: tuple[int, ...], **kwargs: Any) -> BoundLaunch | None:
+        """Prepare a launch that was made before for repetition with other tensors.
+
+        Returns:
+            The launch; None where nothing is gained: on devices, and in the interpreter.
+        """
+        native = self._native
+        if native is None:
+            return None
+        return native.bind(grid, {n: v for n, v in kwargs.items() if n in self._names})
 
     def _launch_on_cpu(self, grid: Grid, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         native = self._native

@@ -14,6 +14,7 @@ from fa_triton.attention.operands import (
     query_operand,
 )
 from fa_triton.attention.prepared import PreparedCall
+from fa_triton.attention.repeats import keep, launch_again, repeat_key
 from fa_triton.launch import runner
 from fa_triton.layout import strides
 from fa_triton.planner.table import Header
@@ -110,6 +111,9 @@ def run_attention(
     cache: CacheTensors | None = None,
 ) -> None:
     """Write attention of q over the keys to ``out`` and ``lse`` as the plan ``table`` says."""
+    key = repeat_key(q, keys, heads, lengths, out, lse, call, cache)
+    if key is not None and launch_again(key, q, keys, lengths, out, lse, table, cache):
+        return
     problem, header, units = call.problem, call.header, call.units
     rows_q = query_operand(q, problem, units)
     rows_out = output_operand(out, problem, units, call.needs_fill)
@@ -137,7 +141,15 @@ def run_attention(
         **_row_stride_arguments("l", rows_lse),
     }
     beside = {} if cache is None else _cache_arguments(cache)
-    _forward(rows_q, keys, per_head["alibi_slopes"], lengths, {**shared, **beside}, call)
+    arguments = _forward_arguments(
+        rows_q, keys, per_head["alibi_slopes"], lengths, {**shared, **beside}, call
+    )
+    from fa_triton.kernels.attn_forward import attn_forward
+
+    grid = (header.num_sections * header.num_aic,)
+    runner(attn_forward)[grid](**arguments, variant=call.forward.key)
+    if key is not None:
+        keep(key, call, runner(attn_forward).bind(grid, **arguments), work)
     if header.is_fd:
         _combine(shared, call)
     rows_out.deliver()
@@ -164,19 +176,18 @@ def _sequence_axis(problem: AttnProblem) -> int:
     return problem.total_q if problem.layout_q == "TND" else problem.seqlen_q
 
 
-def _forward(
+def _forward_arguments(
     rows_q: RowOperand,
     keys: KeyTensors,
     alibi_slopes: torch.Tensor | None,
     lengths: Lengths,
     shared: dict[str, object],
     call: PreparedCall,
-) -> None:
-    from fa_triton.kernels.attn_forward import attn_forward
-
+) -> dict[str, object]:
+    """Arguments of the forward kernel by name."""
     problem, header = call.problem, call.header
     win_left, win_right = problem.window
-    runner(attn_forward)[(header.num_sections * header.num_aic,)](
+    return dict(
         q=rows_q.tensor,
         cu_seqlens_kv=lengths.cu_seqlens_kv,
         seqused_kv=lengths.seqused_kv,
@@ -198,7 +209,6 @@ def _forward(
         alibi_slopes=alibi_slopes,
         **shared,
         **dict(call.forward.constants),
-        variant=call.forward.key,
     )
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Problem = TypeVar("Problem")
 
 _KEPT_PROBLEMS = 256
+_places: dict[tuple[type, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
 
 class KnownProblems(Generic[Problem]):
@@ -72,15 +73,26 @@ def forget() -> None:
 
 def _key(*arguments: object) -> tuple[object, ...]:
     """What decides about a call. The types are part of it: True and 1 are equal, not the same."""
-    forms = [
-        _form(a)
-        if isinstance(a, torch.Tensor)
-        else _key(*a)  # lists of tensors or of numbers
-        if isinstance(a, (list, tuple))
-        else a
-        for a in arguments
-    ]
-    return torch.is_grad_enabled(), *map(type, arguments), *forms
+    types = tuple(map(type, arguments))
+    tensors, sequences = _places.get(types) or _find_places(types)
+    forms: list[Any] = list(arguments)
+    for at in tensors:
+        forms[at] = _form(forms[at])
+    for at in sequences:  # of tensors or of numbers
+        forms[at] = _key(*forms[at])
+    return torch.is_grad_enabled(), types, *forms
+
+
+def _find_places(types: tuple[type, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where a call has tensors and sequences, kept by the types of its arguments."""
+    if len(_places) >= _KEPT_PROBLEMS:
+        _places.clear()
+    tensors, sequences = (
+        tuple(at for at, kind in enumerate(types) if issubclass(kind, kinds))
+        for kinds in (torch.Tensor, (list, tuple))
+    )
+    _places[types] = tensors, sequences
+    return tensors, sequences
 
 
 def _form(tensor: torch.Tensor) -> tuple[object, ...]:

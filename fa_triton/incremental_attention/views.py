@@ -22,7 +22,7 @@ def given_options(options: IncreOptions) -> IncreOptions:
         {
             name: value
             for name, value in options.items()
-            if not isinstance(value, torch.Tensor) or value.numel()
+            if value is None or not isinstance(value, torch.Tensor) or value.numel()
         },
     )
 

@@ -179,6 +179,18 @@ class Arguments:
             key.append(values[position])
         return tuple(key), packed
 
+    def pointers(self, values: Sequence[Any]) -> list[tuple[int, str, bool | None]]:
+        """Position, name and alignment of every tensor, None where a kernel ignores it."""
+        return [
+            (
+                position,
+                self.names[position],
+                None if position in self._loose else value.data_ptr() % _ALIGNMENT == 0,
+            )
+            for position, value in enumerate(values)
+            if isinstance(value, torch.Tensor)
+        ]
+
     def _unwrap(self, values: Sequence[Any]) -> list[Any]:
         """Replace numpy and torch scalars and constexpr objects by what they hold."""
         unwrapped = []

@@ -8,13 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triton.runtime.jit import JITFunction
 
 from fa_triton.native.arguments import Arguments
 from fa_triton.native.compiler import Variant, compile_variant
 from fa_triton.native.threads import num_threads, run_on_threads
+
+if TYPE_CHECKING:
+    import torch
 
 _MAX_PROGRAMS = 2**31 - 1
 # Programs a thread takes at once: few enough to balance, many enough to keep the counter cold.
@@ -114,6 +117,58 @@ def _compile(arguments: Arguments, values: Sequence[Any]) -> _Launchable:
     )
 
 
+class BoundLaunch:
+    """A launch whose arguments are known but for the addresses of its tensors.
+
+    Args:
+        launchable: The compiled variant.
+        packed: Numbers to pack, as ``Arguments.launch_key`` gives them.
+        pointers: Position, name and whether the address is a multiple of 16, None where that does
+            not matter, of every tensor.
+        programs: Programs per axis.
+    """
+
+    def __init__(
+        self,
+        launchable: _Launchable,
+        packed: list[Any],
+        pointers: Sequence[tuple[int, str, bool | None]],
+        programs: tuple[int, int, int],
+    ) -> None:
+        self._launchable = launchable
+        self._packed = packed
+        self._pointers = tuple(pointers)
+        self._programs = programs
+
+    def launch(self, tensors: Mapping[str, torch.Tensor]) -> bool:
+        """Run with other tensors of the same dtypes, shapes and strides on the CPU.
+
+        Returns:
+            False if nothing was run, since an address is aligned otherwise or is 0.
+        """
+        packed = self._packed[:]
+        for position, name, is_aligned in self._pointers:
+            address = packed[position] = tensors[name].data_ptr()
+            if not address or (is_aligned is not None and (not address & 15) != is_aligned):
+                return False
+        _run(self._launchable, packed, self._programs)
+        return True
+
+
+def _run(launchable: _Launchable, packed: list[Any], programs: tuple[int, int, int]) -> None:
+    slots = launchable.pack(packed)
+    nx, ny, nz = programs
+    total = nx * ny * nz
+    threads = 1 if launchable.variant.serial or total == 1 else min(num_threads(), total)
+    counter = ctypes.c_int64(0)
+    chunk = total if threads == 1 else max(1, total // (threads * _SHARES_PER_THREAD))
+    function, address = launchable.function, ctypes.addressof(counter)
+    if threads == 1:
+        function(slots, address, chunk, total, nx, ny, nz)
+    else:
+        run_on_threads(lambda: function(slots, address, chunk, total, nx, ny, nz), threads)
+
+
 class NativeKernel:
     """Launches one kernel on CPU tensors.
 
@@ -156,21 +211,32 @@ class NativeKernel:
             return
         if total > _MAX_PROGRAMS:
             raise ValueError(f"`grid` must have fewer than 2**31 programs, got {total}")
+        _run(self._launchable(key, values), packed, (nx, ny, nz))
+
+    def bind(self, grid: tuple[int, ...], kwargs: Mapping[str, Any]) -> BoundLaunch:
+        """Prepare a launch for repetition with other tensors.
+
+        Args:
+            grid: Programs per axis, at least one.
+            kwargs: All arguments by name; integers must not change, nor which tensors are given.
+
+        Raises:
+            TypeError, ValueError, RuntimeError, NotImplementedError: As :meth:`launch`.
+        """
+        values = self.arguments.bind((), kwargs)
+        key, packed = self.arguments.launch_key(values)
+        launchable = self._launchable(key, values)
+        programs = _three(grid, self.arguments.kernel.__name__)
+        return BoundLaunch(launchable, packed, self.arguments.pointers(values), programs)
+
+    def _launchable(self, key: tuple[Any, ...], values: Sequence[Any]) -> _Launchable:
         launchable = self._variants.get(key)
         if launchable is None:
             with self._lock:
                 launchable = self._variants.get(key)
                 if launchable is None:
-                    launchable = self._variants[key] = _compile(arguments, values)
-        slots = launchable.pack(packed)
-        threads = 1 if launchable.variant.serial else min(num_threads(), total)
-        counter = ctypes.c_int64(0)
-        chunk = total if threads == 1 else max(1, total // (threads * _SHARES_PER_THREAD))
-        function, address = launchable.function, ctypes.addressof(counter)
-        if threads == 1:
-            function(slots, address, chunk, total, nx, ny, nz)
-        else:
-            run_on_threads(lambda: function(slots, address, chunk, total, nx, ny, nz), threads)
+                    launchable = self._variants[key] = _compile(self.arguments, values)
+        return launchable
 
 
 def _three(grid: Any, kernel: str) -> tuple[int, int, int]:
