@@ -60,3 +60,9 @@ def test_every_used_key_is_copied_once(name: str, page_size: int, step: int) -> 
     tiles = [program.transfers // 4 for program in programs]
     assert sum(tiles) == HEADS * sum(-(-length // step) for length in lens)
     assert max(tiles) - min(tiles) <= 1
+
+
+def test_a5_loads_fractals_as_they_lie() -> None:
+    forward = launches("A5", [500], 128)[0]
+    assert forward.kernel == "attn_forward"
+    assert "-is_nz-" in forward.key
