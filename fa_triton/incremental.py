@@ -104,8 +104,9 @@ def incre_flash_attention(
         win_left: Visible keys left of a query token's own position, -1 unlimited.
         return_softmax_lse: Whether the log-sum-exp is returned too.
         lse_includes_sink: Whether the log-sum-exp counts the sinks.
-        metadata: Table of ``flash_attn_metadata`` for these lengths or longer ones, which all
-            layers share; None plans inside the call.
+        metadata: Table of ``flash_attn_metadata`` for these lengths or longer ones (these alone,
+            where ``section_stream_k`` planned a window), which all layers share; None plans inside
+            the call.
 
     Returns:
         The result in the shape of the query and its dtype, or int8 with ``quant_scale2``. With

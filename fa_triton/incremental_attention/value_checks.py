@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fa_triton.attention.value_checks import check_exact_lengths
 from fa_triton.incremental_attention.views import antiquant_table
 from fa_triton.planner.table_check import check_table
 from fa_triton.validation import check_page_ids
@@ -52,12 +53,16 @@ def check_values(problem: IncreProblem, key: Cache, options: IncreOptions) -> No
             _refuse_not_finite(name, numbers, "all")
     metadata = options.get("metadata")
     if metadata is not None:
-        check_table(
-            metadata.cpu().numpy(),
+        words = metadata.cpu().numpy()
+        header = check_table(
+            words,
             num_heads_q=attn.num_heads_q,
             num_heads_kv=attn.num_heads_kv,
             head_dim=attn.head_dim,
         )
+        q_lens = np.full(attn.batch_size, attn.seqlen_q, np.int64)
+        kv_lens = np.array([length for _, length in spans], np.int64)
+        check_exact_lengths(attn, q_lens, kv_lens, words, header)
 
 
 def _check_antiquant(

@@ -99,3 +99,26 @@ def test_a_foreign_table_is_called_so() -> None:
     (q, k, v), options = BATCH.tensors()
     with pytest.raises(ValueError, match="num_heads_q"):
         flash_attn(q, k, v, metadata=BATCH.but(heads=(8, 2)).metadata(), **options)
+
+
+def test_a_table_of_section_stream_k_with_a_left_window_for_other_lengths() -> None:
+    """Only the planned lengths may be called: cuts of others lead outside of the workspace."""
+    window = {"mask_mode": 4, "win_left": 3, "win_right": 0}
+    lens = ints(300, 300, 300)
+    metadata = flash_attn_metadata(
+        4,
+        2,
+        64,
+        batch_size=3,
+        max_seqlen_q=4,
+        seqused_kv=lens,
+        planner="section_stream_k",
+        num_aic=7,
+        num_aiv=14,
+        **window,
+    )
+    q, k, v = (torch.randn(3, tokens, h, 64).half() for tokens, h in ((4, 4), (300, 2), (300, 2)))
+    flash_attn(q, k, v, seqused_kv=lens, metadata=metadata, **window)
+    lens.copy_(ints(300, 2, 0))
+    with pytest.raises(ValueError, match="must be made for the lengths of the call"):
+        flash_attn(q, k, v, seqused_kv=lens, metadata=metadata, **window)

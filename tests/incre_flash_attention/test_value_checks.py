@@ -10,6 +10,7 @@ import torch
 
 from fa_triton import flash_attn_metadata, incre_flash_attention
 from tests.incre_flash_attention.batches import LIST, IncreBatch
+from tests.incre_flash_attention.planning import plan_for
 
 PAGES = IncreBatch((40, 17), heads=(4, 2), cache="PA_BNBD", page_size=32, lengths="device")
 
@@ -96,3 +97,14 @@ def test_a_damaged_table() -> None:
     incre_flash_attention(**call, metadata=metadata)
     metadata[20] += 9
     refused(call | {"metadata": metadata}, "in word 20")
+
+
+def test_a_table_of_section_stream_k_with_a_left_window_for_other_lengths() -> None:
+    """Only the planned lengths may be called: cuts of others lead outside of the workspace."""
+    batch = IncreBatch((300, 300, 300), tokens=4, heads=(4, 2), head_dim=32, lengths="device")
+    batch = batch.but(options={"win_left": 3})
+    plan = plan_for(batch, 300, planner="section_stream_k", num_aic=7, num_aiv=14)
+    call = batch.call() | {"metadata": plan}
+    incre_flash_attention(**call)
+    call["actual_seq_lengths"].copy_(torch.tensor([300, 2, 0]))
+    refused(call, "section_stream_k with a left window must be made for the lengths of the call")
