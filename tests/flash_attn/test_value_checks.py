@@ -103,7 +103,7 @@ def test_a_foreign_table_is_called_so() -> None:
 
 def test_a_table_of_section_stream_k_with_a_left_window_for_other_lengths() -> None:
     """Only the planned lengths may be called: cuts of others lead outside of the workspace."""
-    window = {"mask_mode": 4, "win_left": 3, "win_right": 0}
+    window: dict[str, Any] = {"mask_mode": 4, "win_left": 3, "win_right": 0}
     lens = ints(300, 300, 300)
     metadata = flash_attn_metadata(
         4,

@@ -104,7 +104,7 @@ def test_a_table_of_section_stream_k_with_a_left_window_for_other_lengths() -> N
     batch = IncreBatch((300, 300, 300), tokens=4, heads=(4, 2), head_dim=32, lengths="device")
     batch = batch.but(options={"win_left": 3})
     plan = plan_for(batch, 300, planner="section_stream_k", num_aic=7, num_aiv=14)
-    call = batch.call() | {"metadata": plan}
+    call: dict[str, Any] = batch.call() | {"metadata": plan}
     incre_flash_attention(**call)
     call["actual_seq_lengths"].copy_(torch.tensor([300, 2, 0]))
     refused(call, "section_stream_k with a left window must be made for the lengths of the call")
