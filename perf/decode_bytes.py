@@ -25,7 +25,7 @@ class StepBytes:
     """Bytes of one decode step of one layer.
 
     Attributes:
-        cache: Keys and values that segments load.
+        keys: Keys and values that segments load.
         rows: Queries and results.
         partials: Rows of cut row blocks, written by one phase and read by the other.
         scales: Scales of an int8 cache.
@@ -33,7 +33,7 @@ class StepBytes:
         compulsory: The cache once, queries, results and scales once.
     """
 
-    cache: int
+    keys: int
     rows: int
     partials: int
     scales: int
@@ -43,7 +43,7 @@ class StepBytes:
     @property
     def moved(self) -> int:
         """All of it."""
-        return self.cache + self.rows + self.partials + self.scales + self.table
+        return self.keys + self.rows + self.partials + self.scales + self.table
 
     @property
     def ratio(self) -> float:
@@ -63,7 +63,7 @@ def step_bytes(workload: DecodeWorkload, device: str) -> StepBytes:
     has_scales = w.cache == "int8"
     page_ids = sum(-(-visit.keys // PAGE_SIZE) for visit in visits) if w.is_paged else 0
     return StepBytes(
-        cache=keys * cache_row,
+        keys=keys * cache_row,
         rows=len(visits) * row + heads * row,
         partials=_partials(plan, w) if plan.is_fd else 0,
         scales=len(visits) * scale_row if has_scales else 0,

@@ -140,18 +140,18 @@ def test_bytes_of_a_step_that_cuts_nothing(device):
     heads = CORES[device][0]
     workload = DecodeWorkload("int8", 1, 1024, is_paged=False, num_heads_kv=heads)
     counted = step_bytes(workload, device)
-    assert counted.cache == heads * 1024 * 2 * 128
+    assert counted.keys == heads * 1024 * 2 * 128
     assert counted.rows == 2 * heads * 8 * 128 * 2
     assert counted.scales == heads * 2 * 128 * 4
     assert counted.partials == 0
-    assert counted.compulsory == counted.cache + counted.rows + counted.scales
+    assert counted.compulsory == counted.keys + counted.rows + counted.scales
 
 
 def test_bytes_of_a_step_whose_rows_are_cut():
     """Every key is still read once; partial rows are written and read once."""
     workload = DecodeWorkload("bf16", 1, 8192, is_paged=True)
     counted = step_bytes(workload, "A2")
-    assert counted.cache == 2 * 8192 * 2 * 128 * 2
+    assert counted.keys == 2 * 8192 * 2 * 128 * 2
     slots, rest = divmod(counted.partials, 2 * 8 * 130 * 4)
     assert slots >= 2
     # tasks that share a row read its maximum and sum again
