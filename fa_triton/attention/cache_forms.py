@@ -29,6 +29,7 @@ _INTEGER_STEPS = (32, 96, 128)
 MAX_FRACTAL_DIM = 256
 _ROW_TENSORS = ("sinks", "softmax_lse")
 _USED = "seqused_kv"
+_CAUSAL = ("HAS_CUT_FLAGS", "HAS_RIGHT")
 _TABLE = "block_table"
 
 _BYTES = CacheForm(has_mask=True)
@@ -97,13 +98,13 @@ def cache_forms(device: str) -> Iterator[KernelForm]:
         if rows.group == 1 and dim != 128:
             continue
         # several positions are causal among themselves
-        questions = ("HAS_CUT_FLAGS", "HAS_RIGHT" if rows.rows > 16 else "HAS_LIMIT")
+        questions = _CAUSAL if rows.rows > 16 else ("HAS_CUT_FLAGS", "HAS_LIMIT")
         decode = _Decode(device, "bf16", rows, dim, PLAIN_CACHE, questions, (_USED, *_ROW_TENSORS))
         yield from _dense_forms(decode)
         yield from _paged_forms(decode)
         yield from _integer_forms(decode)
     shape = _Decode(
-        device, "fp16", CACHE_ROWS[1], 128, PLAIN_CACHE, questions, (_USED, *_ROW_TENSORS)
+        device, "fp16", CACHE_ROWS[1], 128, PLAIN_CACHE, _CAUSAL, (_USED, *_ROW_TENSORS)
     )
     yield from _integer_forms(shape)
 

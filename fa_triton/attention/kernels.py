@@ -14,7 +14,7 @@ from fa_triton.attention.operands import (
     query_operand,
 )
 from fa_triton.attention.prepared import PreparedCall
-from fa_triton.attention.repeats import keep, launch_again, repeat_key
+from fa_triton.attention.repeats import Repeat, keep, launch_again, repeat_key
 from fa_triton.launch import runner
 from fa_triton.layout import strides
 from fa_triton.planner.table import Header
@@ -109,11 +109,18 @@ def run_attention(
     table: torch.Tensor,
     call: PreparedCall,
     cache: CacheTensors | None = None,
-) -> None:
-    """Write attention of q over the keys to ``out`` and ``lse`` as the plan ``table`` says."""
+) -> Repeat | None:
+    """Write attention of q over the keys to ``out`` and ``lse`` as the plan ``table`` says.
+
+    Returns:
+        What calls of the same tensors elsewhere can repeat; None where there is no such thing.
+    """
     key = repeat_key(q, keys, heads, lengths, out, lse, call, cache)
-    if key is not None and launch_again(key, q, keys, lengths, out, lse, table, cache):
-        return
+    repeat = None
+    if key is not None:
+        repeat = launch_again(key, q, keys, lengths, out, lse, table, cache)
+        if repeat is not None:
+            return repeat
     problem, header, units = call.problem, call.header, call.units
     rows_q = query_operand(q, problem, units)
     rows_out = output_operand(out, problem, units, call.needs_fill)
@@ -149,12 +156,13 @@ def run_attention(
     grid = (header.num_sections * header.num_aic,)
     runner(attn_forward)[grid](**arguments, variant=call.forward.key)
     if key is not None:
-        keep(key, call, runner(attn_forward).bind(grid, **arguments), work)
+        repeat = keep(key, call, runner(attn_forward).bind(grid, **arguments), work)
     if header.is_fd:
         _combine(shared, call)
     rows_out.deliver()
     if rows_lse is not None:
         rows_lse.deliver()
+    return repeat
 
 
 def _head_tables(

@@ -28,15 +28,21 @@ _KEPT_CALLS = 512
 
 
 @dataclass(frozen=True, eq=False)
-class _Repeat:
-    """A launch and what it needs to live: its key has the call's identity."""
+class Repeat:
+    """A launch and what it needs to live: its key has the call's identity.
+
+    Attributes:
+        call: The prepared call.
+        launch: The launch of the forward kernel, which is all there is.
+        work: Workspace, which nothing is written to.
+    """
 
     call: PreparedCall
     launch: BoundLaunch
     work: Workspace
 
 
-_kept: dict[tuple[object, ...], _Repeat] = {}
+_kept: dict[tuple[object, ...], Repeat] = {}
 
 
 def repeat_key(
@@ -90,13 +96,14 @@ def repeat_key(
 
 def keep(
     key: tuple[object, ...], call: PreparedCall, launch: BoundLaunch | None, work: Workspace
-) -> None:
+) -> Repeat | None:
     """Keep a launch that was made; None where launches cannot be kept."""
     if launch is None:
-        return
+        return None
     if len(_kept) >= _KEPT_CALLS:
         _kept.clear()
-    _kept[key] = _Repeat(call, launch, work)
+    repeat = _kept[key] = Repeat(call, launch, work)
+    return repeat
 
 
 def launch_again(
@@ -108,16 +115,15 @@ def launch_again(
     lse: torch.Tensor | None,
     table: torch.Tensor,
     cache: CacheTensors | None,
-) -> bool:
+) -> Repeat | None:
     """Repeat a kept launch with the tensors of this call.
 
     Returns:
-        Whether it was launched: False for a call that is not kept, or whose tensors are aligned
-        otherwise.
+        What was launched; None for a call that is not kept, or whose tensors are aligned otherwise.
     """
     repeat = _kept.get(key)
     if repeat is None:
-        return False
+        return None
     if repeat.call.needs_fill:
         out.zero_()
         if lse is not None:
@@ -142,4 +148,4 @@ def launch_again(
         for name, tables in (("scale", cache.scale), ("offset", cache.offset)):
             if tables is not None:
                 tensors[f"k_{name}"], tensors[f"v_{name}"] = tables[0], tables[1]
-    return repeat.launch.launch(tensors)
+    return repeat if repeat.launch.launch(tensors) else None

@@ -20,6 +20,7 @@ from fa_triton.incremental_attention.fractals import of_rows, unfold_caches
 from fa_triton.incremental_attention.prefix import merge_parts, own_part, prefix_part
 from fa_triton.incremental_attention.quantise import quantise
 from fa_triton.incremental_attention.spans import KeySpans, key_spans
+from fa_triton.incremental_attention.steps import keep_step, repeat_step
 from fa_triton.incremental_attention.tensors import HIDDEN, cache_tensors, key_tensors
 from fa_triton.incremental_attention.value_checks import check_values
 from fa_triton.incremental_attention.views import cache_views, given_options, query_view
@@ -55,6 +56,10 @@ def attend_incremental(
 
         out, lse = incre_flash_attention_reference(query, key, value, **options)
         return out, lse if wants_lse else None
+    if not reads_values:
+        repeated = repeat_step(problem, query, key, value, options)
+        if repeated is not None:
+            return repeated, None
     options = given_options(options)
     if reads_values:
         check_values(problem, key, options)
@@ -101,7 +106,7 @@ def _attend(
     lse = None
     if attn.return_softmax_lse:
         lse = torch.empty(attn.lse_shape, dtype=torch.float32, device=query.device)
-    run_attention(
+    repeat = run_attention(
         query_view(query, problem),
         keys,
         HeadTensors(options.get("sinks"), None),
@@ -112,6 +117,8 @@ def _attend(
         call,
         cache_tensors(caches, options, attended, call.units, spans),
     )
+    if attended is problem and dtype == attn.dtype:
+        keep_step(problem, options, spans.lengths, planned, repeat)
     if lse is not None and problem.masked_row == "mean":
         # the logits of such rows are those of hidden keys
         lse.masked_fill_(lse < HIDDEN["mean"] / 2, torch.inf)

@@ -43,7 +43,7 @@ def cache_tensors(
 ) -> CacheTensors:
     """What keys and values have beside themselves."""
     bias, mask = options.get("pse_shift"), options.get("atten_mask")
-    scale, offset = _scales_and_offsets(options, problem)
+    scale, offset = scales_and_offsets(options, problem)
     return CacheTensors(
         places=_places(caches, problem, spans.first_columns),
         first_columns=spans.first_columns,
@@ -63,11 +63,12 @@ def _rows(view: torch.Tensor, problem: IncreProblem, units: RowUnits) -> RowOper
     return per_key_operand(view, problem.attn, units)
 
 
-def _scales_and_offsets(
+def scales_and_offsets(
     options: IncreOptions, problem: IncreProblem
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Tables of an int8 cache; those per token are views, copied where their strides differ."""
-    scale, offset = options.get("antiquant_scale"), options.get("antiquant_offset")
+    scale = options.get("antiquant_scale")
+    offset = options.get("antiquant_offset") if problem.has_antiquant_offset else None
     if problem.quant is None or scale is None:
         return None, None
     scales = antiquant_table(scale, problem)
