@@ -37,6 +37,7 @@ from fa_triton.vllm.cache_views import (
 )
 from fa_triton.vllm.plugin import BACKEND_NAME
 from fa_triton.vllm.recording import Recorder, counts
+from fa_triton.vllm.sinks import LayerSinks
 from fa_triton.vllm.support import (
     DTYPES,
     INT8_CACHE,
@@ -44,6 +45,7 @@ from fa_triton.vllm.support import (
     MAX_PAGE_SIZE,
     PAGE_MULTIPLE,
     PLAIN_CACHES,
+    asked_options,
     block_size_problem,
     head_size_problem,
     kernel_block_size,
@@ -75,11 +77,10 @@ class FaTritonBackend(AttentionBackend):
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
         """Multiples of 16; blocks larger than a page of the kernels are divided by the engine."""
-        if _stores_int8(kv_cache_spec):
-            return [MultipleOf(INT8_PAGE_MULTIPLE)]
+        multiple = INT8_PAGE_MULTIPLE if _stores_int8(kv_cache_spec) else PAGE_MULTIPLE
         size = getattr(kv_cache_spec, "block_size", 0)
-        block = kernel_block_size(size) if size > MAX_PAGE_SIZE else 0
-        return [block] if block else [MultipleOf(PAGE_MULTIPLE)]
+        block = kernel_block_size(size, multiple) if size > MAX_PAGE_SIZE else 0
+        return [block] if block else [MultipleOf(multiple)]
 
     @classmethod
     def customize_spec(cls, spec: Any) -> Any:
@@ -259,7 +260,7 @@ class FaTritonImpl(AttentionImpl[FaTritonMetadata]):
         sinks: torch.Tensor | None = None,
         **extra: Any,
     ) -> None:
-        wanted = sorted(name for name, value in extra.items() if value)
+        wanted = asked_options(extra)
         if wanted or attn_type != AttentionType.DECODER:
             raise NotImplementedError(
                 "an attention layer must be a decoder's without further options, got "
@@ -275,6 +276,7 @@ class FaTritonImpl(AttentionImpl[FaTritonMetadata]):
         self.attn_type = attn_type
         self.kv_sharing_target_layer_name = kv_sharing_target_layer_name
         self.sinks = sinks
+        self._sinks = LayerSinks(sinks)
         self.alibi_slopes = (
             None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
         )
@@ -291,9 +293,8 @@ class FaTritonImpl(AttentionImpl[FaTritonMetadata]):
         self._pages: CachePages | None = None
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
-        """Keep the sinks as the kernels read them; they are loaded in the dtype of the model."""
-        if self.sinks is not None:
-            self.sinks = self.sinks.detach().float().contiguous()
+        """Forget the sinks that were read; weights may have been loaded anew."""
+        self._sinks.forget()
 
     def do_kv_cache_update(
         self,
@@ -343,7 +344,7 @@ class FaTritonImpl(AttentionImpl[FaTritonMetadata]):
         if attn_metadata is None:
             return output.fill_(0)
         counts.forwards += 1
-        sinks, slopes = self.sinks, self.alibi_slopes
+        slopes = self.alibi_slopes
         if slopes is not None and slopes.device != query.device:
             slopes = self.alibi_slopes = slopes.to(query.device)
         attend_batch(
@@ -352,7 +353,7 @@ class FaTritonImpl(AttentionImpl[FaTritonMetadata]):
             query,
             self._pages_of(kv_cache),
             output,
-            sinks=sinks,
+            sinks=self._sinks.logits(),
             alibi_slopes=slopes,
         )
         return output

@@ -146,6 +146,8 @@ def make_batch(
     parts = []
     for first, last in _ranges(q_lens, longest_short):
         begin, end = int(starts[first]), int(starts[last])
+        if begin == end:
+            continue
         whole = first == 0 and last == count
         planned = kv_lens[first:last]
         if int(q_lens[first:last].max()) <= longest_short:

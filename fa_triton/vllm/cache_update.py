@@ -52,6 +52,7 @@ def update_cache(
         key = key.contiguous()
     if value.stride(2) != 1:
         value = value.contiguous()
+    slot_mapping = slot_mapping.contiguous()
     k, v = pages.k, pages.v
     num_pages, heads, page_size, head_dim = k.shape
     head_dim_v = v.shape[3]

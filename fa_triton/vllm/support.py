@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -125,13 +126,18 @@ def block_size_problem(size: int) -> str | None:
     )
 
 
-def kernel_block_size(size: int) -> int:
+def kernel_block_size(size: int, multiple: int = PAGE_MULTIPLE) -> int:
     """Largest block that divides the engine's blocks and that the kernels take; 0 for none."""
-    for parts in range(1, size // PAGE_MULTIPLE + 1):
+    for parts in range(1, size // multiple + 1):
         block, rest = divmod(size, parts)
-        if not rest and block <= MAX_PAGE_SIZE and block % PAGE_MULTIPLE == 0:
+        if not rest and block <= MAX_PAGE_SIZE and block % multiple == 0:
             return block
     return 0
+
+
+def asked_options(options: Mapping[str, object]) -> list[str]:
+    """Names of the options of a layer that ask for something; a tensor always does."""
+    return sorted(n for n, value in options.items() if isinstance(value, torch.Tensor) or value)
 
 
 def _int8_problem(needs: LayerNeeds) -> str | None:

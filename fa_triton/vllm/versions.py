@@ -129,7 +129,10 @@ def _missing_problem(missing: Sequence[str], platform: Platform) -> str | None:
     if not missing:
         return None
     names = ", ".join(f"`{name}`" for name in missing)
-    return f"{names} must be installed to serve on {platform}, got none; {_INSTALL[platform]}"
+    command = _INSTALL[platform]
+    if platform == "npu" and set(missing) != {"triton-ascend"}:
+        command += " and the versions of torch_npu and vllm-ascend that pair with your vLLM"
+    return f"{names} must be installed to serve on {platform}, got none; {command}"
 
 
 def _version_of(distribution: str) -> str | None:

@@ -182,6 +182,20 @@ def test_sequences_without_queries():
     run(step, layer_of(step))
 
 
+@pytest.mark.parametrize("lengths", [[(0, 30), (20, 50)], [(0, 30), (0, 7)]])
+def test_part_without_queries_is_left_out(lengths):
+    step = make_step(lengths, padding=3)
+    layer = layer_of(step)
+    batch = step.batch(layer)
+    assert [part.num_tokens for part in batch.parts] == [n for n, _ in lengths if n]
+    if batch.parts:
+        run(step, layer, batch)
+        return
+    out = torch.full_like(step.q, torch.nan)
+    attend_batch(layer, batch, step.q, step.pages, out)
+    assert out.isnan().all()
+
+
 def test_padded_sequences_of_a_graph():
     step = make_step([(1, 20), (1, 30)], padding=2)
     layer = layer_of(step)

@@ -49,6 +49,12 @@ def test_padding_is_skipped():
     assert (cache != before).any(-1).sum() == 17 * HEADS
 
 
+def test_slots_that_lie_apart():
+    key, value, slots = new_tokens(7)
+    apart = torch.stack([slots, torch.full_like(slots, -1)], 1)[:, 0]
+    check(key, value, apart, filled_cache((PAGES, HEADS, PAGE, 128)), 64)
+
+
 @pytest.mark.parametrize(
     ("head_dim", "heads", "dtype"),
     [(80, 3, torch.bfloat16), (128, 8, torch.float16), (256, 40, torch.float32)],

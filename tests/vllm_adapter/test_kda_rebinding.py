@@ -121,6 +121,12 @@ def test_what_cannot_be_served_goes_to_the_original(caplog):
     ]
 
 
+def test_calls_by_name_find_the_device():
+    call = modules._where_no_gpu(lambda state, indices: "ours")(lambda **_: "engine")
+    state = torch.zeros(2)
+    assert call(state, indices=state) == call(state=state, indices=state) == "ours"
+
+
 def test_every_binding_names_a_call_of_ours():
     """Three generations of modules; none is imported for it."""
     before = set(sys.modules)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fa_triton.vllm.support import LayerNeeds, kernel_block_size, reason_against
+from fa_triton.vllm.support import LayerNeeds, asked_options, kernel_block_size, reason_against
 
 
 def needs(**options):
@@ -81,3 +81,15 @@ def test_handed_back(options, words):
 )
 def test_large_blocks_are_divided(size, block):
     assert kernel_block_size(size) == block
+
+
+@pytest.mark.parametrize(
+    ("size", "block"), [(32, 32), (1024, 1024), (1056, 352), (2048, 1024), (1040, 0)]
+)
+def test_large_blocks_of_eight_bits_are_divided_into_multiples_of_32(size, block):
+    assert kernel_block_size(size, 32) == block
+
+
+def test_options_that_ask_for_nothing_are_not_named():
+    options = {"a": None, "b": False, "c": 0, "tensor": torch.zeros(3), "sqrt": True, "d": []}
+    assert asked_options(options) == ["sqrt", "tensor"]

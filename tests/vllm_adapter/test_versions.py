@@ -35,7 +35,12 @@ def test_complete(platform, found, version):
         ("cpu", installed("dev"), ["got dev"]),
         ("cpu", installed(missing=("ascendnpu-ir",)), ["`ascendnpu-ir`", "ascendnpu-ir==1.2.0"]),
         ("cpu", installed(missing=("triton-ascend",), backends=None), ["`triton-ascend` must"]),
-        ("npu", installed(missing=("vllm-ascend",)), ["`vllm-ascend` must be installed"]),
+        (
+            "npu",
+            installed(missing=("torch_npu", "vllm-ascend")),
+            ["`torch_npu`, `vllm-ascend` must be installed", "that pair with your vLLM"],
+        ),
+        ("npu", installed(missing=("triton-ascend",), backends=None), ["triton-ascend==3.2.2"]),
         (
             "cpu",
             installed(backends=("amd", "nvidia")),

@@ -19,6 +19,7 @@ from fa_triton.vllm.cache_update import update_cache
 from fa_triton.vllm.cache_views import CachePages, token_major_pages
 from fa_triton.vllm.recording import counts
 from fa_triton.vllm.selection import announce
+from fa_triton.vllm.sinks import LayerSinks
 
 # Where the builder leaves the batch in vllm-ascend's metadata.
 BATCH_ATTRIBUTE = "fa_triton_batch"
@@ -60,7 +61,7 @@ class FaTritonAscendImpl(AscendAttentionBackendImpl):
         self._slopes = (
             None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
         )
-        self._sinks: torch.Tensor | None = None
+        self._sinks = LayerSinks(sinks)
         self._pages: CachePages | None = None
         self.form = LayerForm(
             num_heads_q=num_heads,
@@ -75,7 +76,7 @@ class FaTritonAscendImpl(AscendAttentionBackendImpl):
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         """Forget the sinks that were read; weights may have been loaded anew."""
         super().process_weights_after_loading(act_dtype)
-        self._sinks = None
+        self._sinks.forget()
 
     def reshape_and_cache(
         self,
@@ -171,8 +172,6 @@ class FaTritonAscendImpl(AscendAttentionBackendImpl):
 
     def _attend(self, batch: AttnBatch, query: torch.Tensor, output: torch.Tensor) -> None:
         counts.forwards += 1
-        if self.sinks is not None and self._sinks is None:
-            self._sinks = self.sinks.detach().float().contiguous()
         if self._slopes is not None and self._slopes.device != query.device:
             self._slopes = self._slopes.to(query.device)
         attend_batch(
@@ -181,7 +180,7 @@ class FaTritonAscendImpl(AscendAttentionBackendImpl):
             query,
             self._pages_of(self.key_cache, self.value_cache),
             output,
-            sinks=self._sinks,
+            sinks=self._sinks.logits(),
             alibi_slopes=self._slopes,
         )
 

@@ -58,9 +58,10 @@ def _where_no_gpu(ours: Callable[..., Any]) -> Replacement:
 
     def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def call(first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            first: torch.Tensor = args[0] if args else next(iter(kwargs.values()))
             keeps = first.device.type in ("cuda", "xpu")
-            return (original if keeps else ours)(first, *args, **kwargs)
+            return (original if keeps else ours)(*args, **kwargs)
 
         return call
 
