@@ -12,7 +12,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from vllm.config import VllmConfig, get_layers_from_vllm_config
+from vllm.config import (
+    VllmConfig,
+    get_current_vllm_config_or_none,
+    get_layers_from_vllm_config,
+)
 from vllm.model_executor.layers.attention import Attention
 from vllm.v1.attention.backend import (
     AttentionBackend,
@@ -49,6 +53,7 @@ from fa_triton.vllm.support import (
     block_size_problem,
     head_size_problem,
     kernel_block_size,
+    preferred_block_size,
 )
 
 
@@ -99,6 +104,13 @@ class FaTritonBackend(AttentionBackend):
     def supports_block_size(cls, block_size: int | None) -> bool:
         """Whether a block size of the cache is served."""
         return block_size is None or block_size_problem(block_size) is None
+
+    @classmethod
+    def get_preferred_block_size(cls, default_block_size: int) -> int:
+        """The engine's own size, rounded up in a cache of eight bits."""
+        config = get_current_vllm_config_or_none()
+        stored = None if config is None else config.cache_config.cache_dtype
+        return preferred_block_size(default_block_size, stored)
 
     @classmethod
     def supported_kv_cache_layouts(cls) -> tuple[Any, ...] | None:

@@ -135,6 +135,13 @@ def kernel_block_size(size: int, multiple: int = PAGE_MULTIPLE) -> int:
     return 0
 
 
+def preferred_block_size(default: int, kv_cache_dtype: str | None) -> int:
+    """Tokens of a block where the user asks for none: the engine's default, if it is served."""
+    if kv_cache_dtype == INT8_CACHE:
+        return -(-default // INT8_PAGE_MULTIPLE) * INT8_PAGE_MULTIPLE
+    return PAGE_MULTIPLE if block_size_problem(default) else default
+
+
 def asked_options(options: Mapping[str, object]) -> list[str]:
     """Names of the options of a layer that ask for something; a tensor always does."""
     return sorted(n for n, value in options.items() if isinstance(value, torch.Tensor) or value)

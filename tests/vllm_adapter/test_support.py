@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fa_triton.vllm.support import LayerNeeds, asked_options, kernel_block_size, reason_against
+from fa_triton.vllm.support import (
+    LayerNeeds,
+    asked_options,
+    kernel_block_size,
+    preferred_block_size,
+    reason_against,
+)
 
 
 def needs(**options):
@@ -88,6 +94,21 @@ def test_large_blocks_are_divided(size, block):
 )
 def test_large_blocks_of_eight_bits_are_divided_into_multiples_of_32(size, block):
     assert kernel_block_size(size, 32) == block
+
+
+@pytest.mark.parametrize(
+    ("default", "stored", "size"),
+    [
+        (16, "auto", 16),
+        (128, None, 128),
+        (8, "auto", 16),
+        (16, "int8_per_token_head", 32),
+        (128, "int8_per_token_head", 128),
+    ],
+)
+def test_block_size_where_the_user_asks_for_none(default, stored, size):
+    assert preferred_block_size(default, stored) == size
+    assert reason_against(needs(kv_cache_dtype=stored, block_size=size)) is None
 
 
 def test_options_that_ask_for_nothing_are_not_named():
