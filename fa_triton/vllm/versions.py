@@ -104,23 +104,30 @@ def _vllm_version(text: str | None, platform: Platform) -> Version:
 
 
 def _triton_problem(found: Installed, platform: Platform) -> str | None:
-    """Say whether the folder ``triton`` is the wrong one, or two in one."""
-    if found.triton_backends is None:
-        return None
+    """Say whether the folder ``triton`` is the wrong one, two in one, or lost its files."""
     wanted = _BACKENDS[platform]
+    owner = "triton-ascend" if wanted == "ascend" else "triton"
+    anew = "pip uninstall -y triton triton-ascend, then " + _INSTALL[platform]
+    if not found.triton_backends:
+        if owner in found.missing:
+            return None
+        return (
+            f"`triton` must have the backend {wanted}, got {owner} without its files, which are "
+            f"gone when another triton is uninstalled; {anew}"
+        )
     has = set(found.triton_backends)
-    others = has - {wanted}
     if wanted == "ascend" and has != {"ascend"}:
         state = "both tritons" if "ascend" in has else "stock triton"
         return (
             "`triton` must be that of triton-ascend alone, got "
-            f"{state} (triton/backends holds {_listed(has)}), which own the same folder; "
-            "pip uninstall -y triton triton-ascend, then " + _INSTALL[platform]
+            f"{state} (triton/backends holds {_listed(has)}), which own the same folder; {anew}"
         )
     if wanted not in has:
+        return f"`triton` must have the backend {wanted}, got {_listed(has)}; {anew}"
+    if wanted != "ascend" and "ascend" in has:
         return (
-            f"`triton` must have the backend {wanted}, got {_listed(others)}; pip uninstall -y "
-            "triton-ascend triton, then " + _INSTALL[platform]
+            "`triton` must be stock triton alone, got both tritons (triton/backends holds "
+            f"{_listed(has)}), which own the same folder; {anew}"
         )
     return None
 
@@ -152,4 +159,4 @@ def _triton_backends() -> tuple[str, ...] | None:
 
 
 def _listed(names: set[str]) -> str:
-    return ", ".join(sorted(names)) or "nothing"
+    return ", ".join(sorted(names))

@@ -48,6 +48,10 @@ def test_complete(platform, found, version):
         ),
         ("npu", installed(backends=("ascend", "nvidia")), ["got both tritons"]),
         ("cuda", installed(), ["must have the backend nvidia, got ascend"]),
+        ("cuda", installed(backends=("ascend", "nvidia")), ["stock triton alone, got both"]),
+        ("cpu", installed(backends=None), ["got triton-ascend without its files", "ascendnpu-ir"]),
+        ("cpu", installed(backends=()), ["got triton-ascend without its files"]),
+        ("cuda", installed(backends=None), ["got triton without its files", "'triton>=3.2'"]),
     ],
 )
 def test_incomplete(platform, found, words):
