@@ -41,15 +41,17 @@ def _quantise_heads(
         o_n = first + tl.arange(0, BLOCK_N)
         m_n = o_n < num_heads
         m_rows = m_n[:, None] & (o_d < columns)[None, :]
+        # heads of a large cache may lie far apart
+        o_head = o_n.to(tl.int64)
         b_rows = tl.load(
-            p_source + o_n[:, None] * stride_source + o_d[None, :], mask=m_rows, other=0.0
+            p_source + o_head[:, None] * stride_source + o_d[None, :], mask=m_rows, other=0.0
         ).to(tl.float32)
         b_scale = tl.maximum(tl.max(tl.abs(b_rows), 1) / MAX_INTEGER, LEAST_SCALE)
         b_units = b_rows * (1.0 / b_scale)[:, None]
         b_size = tl.minimum(tl.floor(tl.abs(b_units) + 0.5), MAX_INTEGER)
         b_integers = tl.where(b_units < 0.0, -b_size, b_size).to(tl.int8)
-        tl.store(p_target + o_n[:, None] * stride_target + o_d[None, :], b_integers, mask=m_rows)
-        tl.store(p_scale + o_n * stride_scale, b_scale, mask=m_n)
+        tl.store(p_target + o_head[:, None] * stride_target + o_d[None, :], b_integers, mask=m_rows)
+        tl.store(p_scale + o_head * stride_scale, b_scale, mask=m_n)
 
 
 @triton.jit(do_not_specialize=_PLAIN_SCALARS)
