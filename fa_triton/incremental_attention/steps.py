@@ -7,7 +7,7 @@ lengths. What its first call found out (plan, forms, arguments) holds for the ne
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -68,8 +68,8 @@ def repeat_step(
     tensors = {
         **step.fixed,
         "q": query,
-        "k": cast("torch.Tensor", key),
-        "v": cast("torch.Tensor", value),
+        "k": _one(key),
+        "v": _one(value),
         "out": out,
         "block_table": options.get("block_table"),
     }
@@ -80,6 +80,11 @@ def repeat_step(
             if tables is not None:
                 tensors[f"k_{name}"], tensors[f"v_{name}"] = tables[0], tables[1]
     return out.view(problem.out_shape) if step.repeat.launch.launch(tensors) else None
+
+
+def _one(cache: Cache) -> torch.Tensor:
+    """The tensor of a cache that is none in parts; an operator of torch gets it in a list."""
+    return cache if isinstance(cache, torch.Tensor) else cache[0]
 
 
 def keep_step(

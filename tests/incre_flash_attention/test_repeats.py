@@ -51,6 +51,18 @@ def test_other_tensors(repeats: list[bool]) -> None:
     assert repeats == [False, True, True]
 
 
+def test_through_the_operator_of_torch(repeats: list[bool]) -> None:
+    """Which has caches in lists."""
+    for seed in range(2):
+        generator = torch.Generator().manual_seed(seed)
+        q = torch.randn(2, 8, 1, 64, generator=generator).bfloat16()
+        k, v = (torch.randn(2, 2, 96, 64, generator=generator).bfloat16() for _ in range(2))
+        call = {"query": q, "key": k, "value": v, **HEADS}
+        out, _ = torch.ops.fa_triton.incre_flash_attention(**{**call, "key": [k], "value": [v]})
+        assert_accurate(out, None, call)
+    assert repeats == [False, True]
+
+
 def test_pages_are_those_of_the_call(repeats: list[bool]) -> None:
     for seed in range(3):
         table = torch.randperm(9, generator=torch.Generator().manual_seed(seed))[:6]
