@@ -33,9 +33,7 @@ def _copy_heads(
         m_rows = (o_n < num_heads)[:, None] & (o_d < columns)[None, :]
         # heads of a large cache may lie far apart
         o_head = o_n.to(tl.int64)[:, None]
-        b_rows = tl.load(
-            p_source + o_head * stride_source + o_d[None, :], mask=m_rows, other=0.0
-        )
+        b_rows = tl.load(p_source + o_head * stride_source + o_d[None, :], mask=m_rows, other=0.0)
         tl.store(
             p_target + o_head * stride_target + o_d[None, :],
             b_rows.to(p_target.dtype.element_ty),
