@@ -12,6 +12,7 @@ from fa_triton.attention.operands import (
     lse_operand,
     output_operand,
     query_operand,
+    scale_operands,
 )
 from fa_triton.attention.prepared import PreparedCall
 from fa_triton.attention.repeats import Repeat, keep, launch_again, repeat_key
@@ -232,9 +233,7 @@ def _cache_arguments(cache: CacheTensors) -> dict[str, object]:
     if cache.key_mask is not None:
         arguments |= {"key_mask": cache.key_mask.tensor, "mask_fill": cache.hidden_logit}
         arguments |= _per_key_strides("m", cache.key_mask)
-    for name, tables in (("scale", cache.scale), ("offset", cache.offset)):
-        if tables is not None:
-            arguments |= {f"k_{name}": tables[0], f"v_{name}": tables[1]}
+    arguments |= scale_operands(cache.scale, cache.offset)
     if cache.scale is not None and cache.scale.ndim > 3:
         # per token; offsets have the same strides
         arguments |= {"stride_cb": cache.scale.stride(1), "stride_cn": cache.scale.stride(2)}

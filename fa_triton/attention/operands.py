@@ -40,6 +40,17 @@ class RowOperand:
             self.target.copy_(self.tensor)
 
 
+def scale_operands(
+    scale: torch.Tensor | None, offset: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    """Tables of stored integers by the kernel's names; those given are ``[2, ..]``, K and V."""
+    operands = {}
+    for name, tables in (("scale", scale), ("offset", offset)):
+        if tables is not None:
+            operands |= {f"k_{name}": tables[0], f"v_{name}": tables[1]}
+    return operands
+
+
 def row_strides(by_meaning: Strides, units: RowUnits) -> RowStrides:
     """Strides of rows that need no packing."""
     if units.kind is RowKind.HEADS:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fa_triton.attention.operands import scale_operands
 from fa_triton.attention.rows import RowKind
 
 if TYPE_CHECKING:
@@ -145,7 +146,5 @@ def launch_again(
         "part_sum": repeat.work.sum,
     }
     if cache is not None:
-        for name, tables in (("scale", cache.scale), ("offset", cache.offset)):
-            if tables is not None:
-                tensors[f"k_{name}"], tensors[f"v_{name}"] = tables[0], tables[1]
+        tensors |= scale_operands(cache.scale, cache.offset)
     return repeat if repeat.launch.launch(tensors) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
@@ -11,11 +10,11 @@ import torch
 
 from fa_triton.attention.kernels import HeadTensors, Lengths, run_attention
 from fa_triton.attention.known_problems import KnownProblems
-from fa_triton.attention.metadata import KnownHeader, read_metadata
+from fa_triton.attention.metadata import read_metadata
 from fa_triton.attention.plans import plan_call
 from fa_triton.attention.prepared import prepare, prepare_for_table
 from fa_triton.attention.tiles import dtype_class
-from fa_triton.device import cpu_mode, device_info
+from fa_triton.device import cpu_mode
 from fa_triton.incremental_attention.fractals import of_rows, unfold_caches
 from fa_triton.incremental_attention.prefix import merge_parts, own_part, prefix_part
 from fa_triton.incremental_attention.quantise import quantise
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from fa_triton.attention.metadata import PlannedCall
     from fa_triton.attention.prepared import PreparedCall
-    from fa_triton.device import DeviceInfo
     from fa_triton.incremental_problem import Cache, IncreOptions, IncreProblem
 
 State: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
@@ -131,38 +129,11 @@ def _plan(metadata: torch.Tensor | None, problem: IncreProblem) -> tuple[Planned
     if metadata is not None:
         planned = read_metadata(metadata)
         return planned, prepare_for_table(attn, planned.header)
-    info = device_info(attn.device)
-    known = _planned.get(id(problem))
-    if known is not None and known.serves(problem, info):
-        return known.planned, known.call
     lengths = _host_lengths(
         attn.seqlen_q, problem.host_lengths or problem.rooms, problem.has_device_lengths
     )
     planned = plan_call(attn, lengths, attn.device, dtype_class(attn.dtype))
-    call = prepare(attn, planned.header)
-    if len(_planned) >= _KEPT_PLANS:
-        _planned.clear()
-    _planned[id(problem)] = _Planned(problem, info, planned, call)
-    return planned, call
-
-
-@dataclass(frozen=True, eq=False)
-class _Planned:
-    """What a known problem was planned and prepared to be on a device of so many cores."""
-
-    problem: IncreProblem
-    info: DeviceInfo
-    planned: PlannedCall
-    call: PreparedCall
-
-    def serves(self, problem: IncreProblem, info: DeviceInfo) -> bool:
-        """Whether it is this problem, on the same cores, and nobody wrote to the table."""
-        known = self.problem is problem and self.info is info
-        return known and KnownHeader.of(self.planned.table) is not None
-
-
-_KEPT_PLANS = 64
-_planned: dict[int, _Planned] = {}
+    return planned, prepare(attn, planned.header)
 
 
 @functools.lru_cache(maxsize=64)

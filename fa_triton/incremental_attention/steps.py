@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fa_triton.attention.metadata import KnownHeader
+from fa_triton.attention.operands import scale_operands
 from fa_triton.device import device_info
 from fa_triton.incremental_attention.tensors import scales_and_offsets
 
@@ -74,11 +75,7 @@ def repeat_step(
         "block_table": options.get("block_table"),
     }
     if problem.quant is not None:
-        for name, tables in zip(
-            ("scale", "offset"), scales_and_offsets(options, problem), strict=True
-        ):
-            if tables is not None:
-                tensors[f"k_{name}"], tensors[f"v_{name}"] = tables[0], tables[1]
+        tensors |= scale_operands(*scales_and_offsets(options, problem))
     return out.view(problem.out_shape) if step.repeat.launch.launch(tensors) else None
 
 
