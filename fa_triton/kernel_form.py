@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 DTYPE_NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "int8": "i8"}
@@ -75,3 +76,15 @@ def parse_key(key: str) -> KernelForm:
     if not named <= set(DTYPE_NAMES.values()) or not constants:
         raise ValueError(f"`key` must be the key of a variant as a launch logs it, got {key!r}")
     return KernelForm(kernel, dtype, tuple(constants.items()), tuple(tensors), tuple(dtypes))
+
+
+def parse_key_of(kernels: Sequence[str], key: str) -> KernelForm:
+    """Read a key that a launch of one of these kernels logged.
+
+    Raises:
+        ValueError: The text is no key, or that of another kernel.
+    """
+    form = parse_key(key)
+    if form.kernel not in kernels:
+        raise ValueError(f"`key` must start with {' or '.join(kernels)}, got {key!r}")
+    return form

@@ -8,7 +8,7 @@ from fa_triton.attention.tiles import loads_fractals
 from fa_triton.attention.variants import CACHE_TENSORS, COMBINE_TENSORS, FORWARD_TENSORS
 from fa_triton.compile.declare import DEVICES, declare, devices_of
 from fa_triton.compile.variant import FULL, VECTOR_ONLY, KernelVariant, Properties
-from fa_triton.kernel_form import KernelForm, parse_key
+from fa_triton.kernel_form import KernelForm, parse_key_of
 from fa_triton.problem import PER_TOKEN
 
 OP = "flash_attn"
@@ -64,9 +64,7 @@ def attn_variant(key: str) -> KernelVariant:
     Raises:
         ValueError: The text is no key of an attention kernel.
     """
-    form = parse_key(key)
-    if form.kernel not in KERNELS:
-        raise ValueError(f"`key` must start with {FORWARD} or {COMBINE}, got {key!r}")
+    form = parse_key_of(KERNELS, key)
     devices = DEVICES
     if dict(form.constants).get("IS_NZ"):
         devices = tuple(filter(loads_fractals, DEVICES))

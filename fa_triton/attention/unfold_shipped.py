@@ -11,7 +11,7 @@ from fa_triton.attention.fractals import KERNEL, most_keys, unfold_form
 from fa_triton.attention.tiles import loads_fractals
 from fa_triton.compile.declare import DEVICES, declare, devices_of
 from fa_triton.compile.variant import VECTOR_ONLY, KernelVariant
-from fa_triton.kernel_form import KernelForm, parse_key
+from fa_triton.kernel_form import KernelForm, parse_key_of
 
 OP = "unfold_fractals"
 KERNELS = (KERNEL,)
@@ -39,9 +39,7 @@ def unfold_variant(key: str) -> KernelVariant:
     Raises:
         ValueError: The text is no key of this kernel.
     """
-    form = parse_key(key)
-    if form.kernel not in KERNELS:
-        raise ValueError(f"`key` must start with {KERNEL}, got {key!r}")
+    form = parse_key_of(KERNELS, key)
     return _variant(form, tuple(itertools.filterfalse(loads_fractals, DEVICES)))
 
 

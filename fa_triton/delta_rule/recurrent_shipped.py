@@ -12,7 +12,7 @@ from fa_triton.delta_rule.recurrent_variants import (
     RECURRENT_TENSORS,
     recurrent_constants,
 )
-from fa_triton.kernel_form import KernelForm, parse_key
+from fa_triton.kernel_form import KernelForm, parse_key_of
 
 OP = "kda"
 KERNELS = (RECURRENT,)
@@ -39,9 +39,7 @@ def recurrent_variant(key: str) -> KernelVariant:
     Raises:
         ValueError: The text is no key of this kernel.
     """
-    form = parse_key(key)
-    if form.kernel not in KERNELS:
-        raise ValueError(f"`key` must start with {RECURRENT}, got {key!r}")
+    form = parse_key_of(KERNELS, key)
     return _variant(form, DEVICES)
 
 

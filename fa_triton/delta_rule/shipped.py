@@ -5,7 +5,7 @@ from __future__ import annotations
 from fa_triton.compile.declare import DEVICES, declare, devices_of
 from fa_triton.compile.variant import FULL, VECTOR_ONLY, KernelVariant, Properties
 from fa_triton.delta_rule.shipped_forms import shipped_chunk_forms
-from fa_triton.kernel_form import KernelForm, parse_key
+from fa_triton.kernel_form import KernelForm, parse_key_of
 
 OP = "kda"
 _NORMS = ("q_rstd", "k_rstd")
@@ -60,9 +60,7 @@ def chunk_variant(key: str) -> KernelVariant:
     Raises:
         ValueError: The text is no key of a chunk kernel.
     """
-    form = parse_key(key)
-    if form.kernel not in KERNELS:
-        raise ValueError(f"`key` must start with one of {', '.join(KERNELS)}, got {key!r}")
+    form = parse_key_of(KERNELS, key)
     return _variant(form, DEVICES)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fa_triton.compile.declare import DEVICES, declare, devices_of
 from fa_triton.compile.variant import VECTOR_ONLY, KernelVariant
-from fa_triton.kernel_form import KernelForm, parse_key
+from fa_triton.kernel_form import KernelForm, parse_key_of
 from fa_triton.layer.convolution_variants import (
     FN,
     FN_TENSORS,
@@ -59,9 +59,7 @@ def layer_variant(key: str) -> KernelVariant:
     Raises:
         ValueError: The text is no key of these kernels.
     """
-    form = parse_key(key)
-    if form.kernel not in KERNELS:
-        raise ValueError(f"`key` must start with {', '.join(KERNELS)}, got {key!r}")
+    form = parse_key_of(KERNELS, key)
     return _variant(form, DEVICES)
 
 

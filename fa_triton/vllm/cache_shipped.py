@@ -8,7 +8,7 @@ import torch
 
 from fa_triton.compile.declare import DEVICES, declare, devices_of
 from fa_triton.compile.variant import VECTOR_ONLY, KernelVariant
-from fa_triton.kernel_form import KernelForm, parse_key
+from fa_triton.kernel_form import KernelForm, parse_key_of
 from fa_triton.vllm.cache_update import INT8_KERNEL, KERNEL, cache_update_form
 
 OP = "cache_update"
@@ -28,9 +28,7 @@ def cache_variant(key: str) -> KernelVariant:
     Raises:
         ValueError: The text is no key of this kernel.
     """
-    form = parse_key(key)
-    if form.kernel not in KERNELS:
-        raise ValueError(f"`key` must start with {' or '.join(KERNELS)}, got {key!r}")
+    form = parse_key_of(KERNELS, key)
     return _variant(form, DEVICES)
 
 
