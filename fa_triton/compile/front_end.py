@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fa_triton.native.adapter import adapt
 from fa_triton.native.errors import LoweringError
 from fa_triton.targets import Target
 
@@ -107,7 +107,6 @@ def lower(
         AscendAttrsDescriptor,
         AscendBackend,
         make_ttir,
-        ttir_to_linalg,
     )
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -133,12 +132,7 @@ def lower(
     metadata |= {"target": gpu_target, "hash": "compile-check"}
     module = make_ttir(module, metadata, parsed)
     ttir = str(module)
-    try:
-        linalg = ttir_to_linalg(module, metadata, parsed, named_ops=True)
-    except subprocess.CalledProcessError as error:
-        output = (error.stderr or b"").decode(errors="replace")
-        raise LoweringError("triton-adapter-opt", output, ttir) from error
-    return Lowered(ttir, linalg)
+    return Lowered(ttir, adapt(module, metadata, parsed))
 
 
 def _innermost(error: BaseException) -> str:

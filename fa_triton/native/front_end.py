@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from triton.runtime.jit import JITFunction
 
-from fa_triton.native.errors import LoweringError
+from fa_triton.native.adapter import adapt
 from fa_triton.native.passes import run_passes
 from fa_triton.native.toolchain import triton_adapter_opt
 
@@ -51,14 +50,13 @@ def to_linalg(kernel: JITFunction, specialization: Specialization) -> str:
         specialization: Types, compile-time values and alignment.
 
     Raises:
-        LoweringError: triton-adapter-opt refused the kernel.
+        LoweringError: triton-adapter-opt refused the kernel, or died of it every time.
     """
     from triton._C.libtriton import ir
     from triton.backends.ascend.compiler import (
         AscendAttrsDescriptor,
         AscendBackend,
         make_ttir,
-        ttir_to_linalg,
     )
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -83,12 +81,6 @@ def to_linalg(kernel: JITFunction, specialization: Specialization) -> str:
     )
     metadata = dict(options.__dict__, target=target, hash="")
     module = make_ttir(module, metadata, options)
-    ttir = str(module)
-    try:
-        linalg = ttir_to_linalg(module, metadata, options, named_ops=True)
-    except subprocess.CalledProcessError as error:
-        output = error.stderr or b""
-        text = output.decode(errors="replace") if isinstance(output, bytes) else output
-        raise LoweringError("triton-adapter-opt", text, ttir) from None
+    linalg = adapt(module, metadata, options)
     # Locations (TRITON_DISABLE_LINE_INFO=0) would stand in the way of the text edits.
     return run_passes(linalg, ()) if " loc(" in linalg else linalg
