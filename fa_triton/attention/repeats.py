@@ -147,4 +147,5 @@ def launch_again(
     }
     if cache is not None:
         tensors |= scale_operands(cache.scale, cache.offset)
-    return repeat if repeat.launch.launch(tensors) else None
+    addresses = {name: each.data_ptr() for name, each in tensors.items() if each is not None}
+    return repeat if repeat.launch.launch(addresses) else None

@@ -8,16 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from triton.runtime.jit import JITFunction
 
 from fa_triton.native.arguments import Arguments
 from fa_triton.native.compiler import Variant, compile_variant
 from fa_triton.native.threads import num_threads, run_on_threads
-
-if TYPE_CHECKING:
-    import torch
 
 _MAX_PROGRAMS = 2**31 - 1
 # Programs a thread takes at once: few enough to balance, many enough to keep the counter cold.
@@ -140,19 +137,47 @@ class BoundLaunch:
         self._pointers = tuple(pointers)
         self._programs = programs
 
-    def launch(self, tensors: Mapping[str, torch.Tensor]) -> bool:
+    def fix(self, addresses: Mapping[str, int]) -> BoundLaunch | None:
+        """Keep the addresses of some tensors, which must outlive the new launch.
+
+        Returns:
+            A launch that takes the other ones; None if an address is aligned otherwise or is 0.
+        """
+        packed = self._packed[:]
+        if not _exchange(
+            packed, [each for each in self._pointers if each[1] in addresses], addresses
+        ):
+            return None
+        others = [each for each in self._pointers if each[1] not in addresses]
+        return BoundLaunch(self._launchable, packed, others, self._programs)
+
+    def launch(self, addresses: Mapping[str, int]) -> bool:
         """Run with other tensors of the same dtypes, shapes and strides on the CPU.
+
+        Args:
+            addresses: Of every tensor, by name; the caller keeps the tensors until it returns.
 
         Returns:
             False if nothing was run, since an address is aligned otherwise or is 0.
         """
         packed = self._packed[:]
-        for position, name, is_aligned in self._pointers:
-            address = packed[position] = tensors[name].data_ptr()
-            if not address or (is_aligned is not None and (not address & 15) != is_aligned):
-                return False
+        if not _exchange(packed, self._pointers, addresses):
+            return False
         _run(self._launchable, packed, self._programs)
         return True
+
+
+def _exchange(
+    packed: list[Any],
+    pointers: Sequence[tuple[int, str, bool | None]],
+    addresses: Mapping[str, int],
+) -> bool:
+    """Put addresses in their positions; False if one does not fit the compiled variant."""
+    for position, name, is_aligned in pointers:
+        address = packed[position] = addresses[name]
+        if not address or (is_aligned is not None and (not address & 15) != is_aligned):
+            return False
+    return True
 
 
 def _run(launchable: _Launchable, packed: list[Any], programs: tuple[int, int, int]) -> None:

@@ -38,12 +38,14 @@ def goes_through_dispatcher(*tensors: object, subject: str = ATTENTION) -> bool:
         return True
     through = False
     for tensor in tensors:
-        if isinstance(tensor, torch.Tensor):
-            if is_functorch_wrapped_tensor(tensor):
-                _refuse_transform(tensor, subject)
-                through = True
-            elif type(tensor) not in _PLAIN_TYPES or tensor.is_meta:
-                through = True
+        # most are absent options
+        if tensor is None or not isinstance(tensor, torch.Tensor):
+            continue
+        if is_functorch_wrapped_tensor(tensor):
+            _refuse_transform(tensor, subject)
+            through = True
+        elif type(tensor) not in _PLAIN_TYPES or tensor.is_meta:
+            through = True
     return through
 
 

@@ -24,8 +24,8 @@ def repeated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     outcomes: list[bool] = []
     launch = BoundLaunch.launch
 
-    def counted(self: BoundLaunch, tensors: Any) -> bool:
-        outcomes.append(launch(self, tensors))
+    def counted(self: BoundLaunch, addresses: Any) -> bool:
+        outcomes.append(launch(self, addresses))
         return outcomes[-1]
 
     monkeypatch.setattr(BoundLaunch, "launch", counted)
