@@ -109,7 +109,7 @@ def metadata_of_step() -> Any:
 
 
 def unpack(mixed: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    from fa_triton.vllm.kda.calls import unpacked_qkv
+    from fa_triton.vllm.kda.operands import unpacked_qkv
 
     return unpacked_qkv(mixed, state)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fa_triton.vllm.kda import ascend_calls, calls
+from fa_triton.vllm.kda import activated_calls, ascend_calls, operands, raw_calls
 from fa_triton.vllm.kda.support import reason_against
 from tests.vllm_adapter.kda_calls import (
     LIMIT,
@@ -42,20 +42,20 @@ def test_prefill_with_raw_gates(bound, dtype, nan_filled_memory):
         "cu_seqlens": step.starts,
     }
     rows = (step.q, step.k, step.v, step.raw_g)
-    result, states = calls.chunk_kda_with_raw_beta(*rows, step.raw_beta, **arguments, out=out)
+    result, states = raw_calls.chunk_kda_with_raw_beta(*rows, step.raw_beta, **arguments, out=out)
     expected, final = step.answer(bound)
     assert result is out
     assert_close(step, result, expected)
     assert_states(states, final)
     # older layers apply the sigmoid themselves
-    older, states = calls.chunk_kda_with_activated_beta(*rows, step.beta, **arguments)
+    older, states = activated_calls.chunk_kda_with_activated_beta(*rows, step.beta, **arguments)
     assert_close(step, older, expected)
     assert_states(states, final)
 
 
 def test_prefill_with_activated_gates():
     step = make_kda_step(PREFILL)
-    result, states = calls.chunk_kda(
+    result, states = activated_calls.chunk_kda(
         step.q,
         step.k,
         step.v,
@@ -89,7 +89,7 @@ def test_decode_of_packed_rows(bound, dtype, nan_filled_memory):
     step = make_kda_step([1] * 5, dtype=dtype)
     mixed = torch.cat([x.flatten(2)[0] for x in (step.q, step.k, step.v)], -1)
     expected, pool = decode_answer(step, bound)
-    result, state = calls.fused_recurrent_kda_packed_decode(
+    result, state = raw_calls.fused_recurrent_kda_packed_decode(
         mixed, step.raw_g, step.raw_beta, step.A_log, step.dt_bias, bound, step.pool, step.slots
     )
     assert state is step.pool
@@ -104,7 +104,7 @@ def test_decode_with_buffers_of_a_graph(bound):
     slots = torch.cat([step.slots, step.slots.new_tensor([0, -1])])
     expected, pool = decode_answer(step, bound)
     out = torch.full_like(step.v, torch.nan)
-    result, _ = calls.fused_recurrent_kda_with_raw_gate(
+    result, _ = raw_calls.fused_recurrent_kda_with_raw_gate(
         step.q, step.k, step.v, step.raw_g, step.raw_beta, step.A_log, step.dt_bias, bound,
         step.pool, step.starts, slots, out=out,
     )  # fmt: skip
@@ -116,7 +116,7 @@ def test_decode_with_buffers_of_a_graph(bound):
 def test_decode_of_padding():
     step = make_kda_step([1, 1])
     before = step.pool.clone()
-    result, _ = calls.fused_recurrent_kda_packed_decode(
+    result, _ = raw_calls.fused_recurrent_kda_packed_decode(
         torch.cat([x.flatten(2)[0] for x in (step.q, step.k, step.v)], -1),
         step.raw_g, step.raw_beta, step.A_log, step.dt_bias, None, step.pool,
         step.slots.new_tensor([0, -1]),
@@ -133,7 +133,7 @@ def test_speculative_decode():
     accepted = torch.tensor([2, 1], dtype=torch.int32)
     pool[2], pool[4] = step.states
     expected, final = step.answer()
-    result, _ = calls.fused_recurrent_kda_with_raw_gate(
+    result, _ = raw_calls.fused_recurrent_kda_with_raw_gate(
         step.q, step.k, step.v, step.raw_g, step.raw_beta, step.A_log, step.dt_bias, None,
         pool, step.starts, slots, num_accepted_tokens=accepted,
     )  # fmt: skip
@@ -145,11 +145,11 @@ def test_decode_with_activated_gates():
     """What layers up to vLLM 0.26 call: gate in plain torch, then the recurrence."""
     step = make_kda_step([1] * 3)
     expected, pool = decode_answer(step, None)
-    gate = calls.fused_kda_gate(
+    gate = activated_calls.fused_kda_gate(
         step.raw_g.flatten(2)[0], step.A_log.view(1, 1, -1, 1), 64, g_bias=step.dt_bias
     )
     torch.testing.assert_close(gate, step.gate()[0], atol=1e-6, rtol=1e-5)
-    result, state = calls.fused_recurrent_kda_with_activated_gate(
+    result, state = activated_calls.fused_recurrent_kda_with_activated_gate(
         step.q, step.k, step.v, gate[None], step.beta, initial_state=step.pool,
         cu_seqlens=step.starts, ssm_state_indices=step.slots,
     )  # fmt: skip
@@ -160,7 +160,7 @@ def test_decode_with_activated_gates():
 
 def test_bounded_gate_in_plain_torch():
     step = make_kda_step([4])
-    gate = calls.fused_kda_gate(
+    gate = activated_calls.fused_kda_gate(
         step.raw_g.flatten(2)[0], step.A_log, 64, g_bias=step.dt_bias, lower_bound=-5.0
     )
     torch.testing.assert_close(gate, step.gate(-5.0)[0], atol=1e-6, rtol=1e-5)
@@ -172,7 +172,7 @@ def test_states_of_new_sequences_are_zero():
     slots = step.slots.clone()
     # whatever lies in the slot of a new sequence
     step.pool[int(slots[1])] = torch.nan
-    states = calls.gathered_states(step.pool, slots, new)
+    states = operands.gathered_states(step.pool, slots, new)
     assert torch.equal(states[::2], step.pool[slots.long()[::2]])
     assert not states[1].any()
 
@@ -217,8 +217,8 @@ def test_chunks_then_tokens_are_the_whole_sequence():
     for first, last in ((0, 64), (64, 150)):
         rows = [x[:, first:last] for x in (step.q, step.k, step.v, step.raw_g, step.raw_beta)]
         starts = torch.tensor([0, last - first], dtype=torch.int32)
-        state = calls.gathered_states(pool, slot, torch.tensor([first > 0]))
-        out, final = calls.chunk_kda_with_raw_beta(
+        state = operands.gathered_states(pool, slot, torch.tensor([first > 0]))
+        out, final = raw_calls.chunk_kda_with_raw_beta(
             *rows, step.A_log, step.dt_bias, initial_state=state, output_final_state=True,
             use_qk_l2norm_in_kernel=True, cu_seqlens=starts,
         )  # fmt: skip
@@ -226,7 +226,7 @@ def test_chunks_then_tokens_are_the_whole_sequence():
         parts.append(out)
     for t in range(150, 160):
         mixed = torch.cat([x[0, t : t + 1].flatten(1) for x in (step.q, step.k, step.v)], -1)
-        out, _ = calls.fused_recurrent_kda_packed_decode(
+        out, _ = raw_calls.fused_recurrent_kda_packed_decode(
             mixed, step.raw_g[:, t : t + 1], step.raw_beta[:, t : t + 1], step.A_log,
             step.dt_bias, None, pool, slot,
         )  # fmt: skip
@@ -237,12 +237,16 @@ def test_chunks_then_tokens_are_the_whole_sequence():
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
-        ((torch.float32, 2, 2, 64, 64), "float16 or bfloat16, got torch.float32"),
-        ((torch.bfloat16, 2, 2, 40, 64), "key head dimension"),
-        ((torch.bfloat16, 2, 2, 64, 512), "value head dimension"),
-        ((torch.bfloat16, 2, 3, 64, 64), "multiple of the 2 heads"),
-        ((torch.bfloat16, 2, 130, 64, 64), "at most 128"),
-        ((torch.float16, 2, 4, 128, 128), None),
+        ((torch.float32, 2, 2, 64, 64, None), "float16 or bfloat16, got torch.float32"),
+        ((torch.bfloat16, 2, 2, 40, 64, None), "key head dimension"),
+        ((torch.bfloat16, 2, 2, 64, 512, None), "value head dimension"),
+        ((torch.bfloat16, 2, 3, 64, 64, None), "multiple of the 2 heads"),
+        ((torch.bfloat16, 2, 130, 64, 64, None), "at most 128"),
+        ((torch.bfloat16, 2, 2, 64, 64, -5.5), "least decay must lie in [-5, 0), got -5.5"),
+        ((torch.bfloat16, 2, 2, 64, 64, 0.0), "least decay"),
+        ((torch.bfloat16, 2, 2, 64, 64, float("nan")), "least decay"),
+        ((torch.float16, 2, 4, 128, 128, None), None),
+        ((torch.float16, 2, 4, 128, 128, -5.0), None),
     ],
 )
 def test_forms_that_stay_with_vllm(form, reason):

@@ -121,6 +121,19 @@ def test_what_cannot_be_served_goes_to_the_original(caplog):
     ]
 
 
+def test_a_bound_that_cannot_be_served_goes_to_the_original():
+    """By position and by name, in every call that takes one."""
+    announce.cache_clear()
+    rows = (torch.zeros(1, 4, 2, 64, dtype=torch.bfloat16),) * 3
+
+    def ours(q, k, v, scale=None, lower_bound=None):
+        return "ours"
+
+    call = modules._served_here(ours, modules._form_of_rows)(lambda *_, **__: "engine")
+    assert call(*rows, None, -7.0) == call(*rows, lower_bound=-7.0) == "engine"
+    assert call(*rows, None, -2.0) == call(*rows, lower_bound=None) == call(*rows) == "ours"
+
+
 def test_calls_by_name_find_the_device():
     call = modules._where_no_gpu(lambda state, indices: "ours")(lambda **_: "engine")
     state = torch.zeros(2)

@@ -66,22 +66,22 @@ def test_every_function_of_these_modules_is_ours(bound, version):
 
 
 def test_we_take_every_argument_that_theirs_takes(bound):
-    from fa_triton.vllm.kda import ascend_calls, calls
+    from fa_triton.vllm.kda import activated_calls, ascend_calls, operands, raw_calls
     from fa_triton.vllm.kda.modules import KIMI_K3
 
     raw = f"{KIMI_K3}."
     ours = {
-        "chunk_kda": calls.chunk_kda,
-        "chunk_kda_with_fused_gate": calls.chunk_kda_with_activated_beta,
-        "fused_recurrent_kda": calls.fused_recurrent_kda_with_activated_gate,
-        "fused_kda_gate": calls.fused_kda_gate,
-        "gather_initial_states": calls.gathered_states,
+        "chunk_kda": activated_calls.chunk_kda,
+        "chunk_kda_with_fused_gate": activated_calls.chunk_kda_with_activated_beta,
+        "fused_recurrent_kda": activated_calls.fused_recurrent_kda_with_activated_gate,
+        "fused_kda_gate": activated_calls.fused_kda_gate,
+        "gather_initial_states": operands.gathered_states,
         "run_chunk_kda": ascend_calls.run_chunk_kda,
         "run_recurrent_kda": ascend_calls.run_recurrent_kda,
-        raw + "chunk.chunk_kda_with_fused_gate": calls.chunk_kda_with_raw_beta,
-        raw + "fused_recurrent.fused_recurrent_kda": calls.fused_recurrent_kda_with_raw_gate,
+        raw + "chunk.chunk_kda_with_fused_gate": raw_calls.chunk_kda_with_raw_beta,
+        raw + "fused_recurrent.fused_recurrent_kda": raw_calls.fused_recurrent_kda_with_raw_gate,
         raw + "fused_recurrent.fused_recurrent_kda_packed_decode": (
-            calls.fused_recurrent_kda_packed_decode
+            raw_calls.fused_recurrent_kda_packed_decode
         ),
     }
     for name, function in bound.items():

@@ -8,7 +8,7 @@ import torch
 
 from fa_triton.kda import chunk_kda
 from fa_triton.recurrent import recurrent_kda
-from fa_triton.vllm.kda.calls import FIRST_SLOT
+from fa_triton.vllm.kda.operands import FIRST_SLOT
 
 KDA_CHUNK_SIZE = 64
 DEFAULT_LOWER_BOUND = -5.0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from fa_triton.vllm.kda import ascend_calls, calls
+from fa_triton.vllm.kda import activated_calls, ascend_calls, operands, raw_calls
 from fa_triton.vllm.kda.rebinding import Replacement, rebind_functions
 from fa_triton.vllm.kda.support import reason_against
 from fa_triton.vllm.selection import announce
@@ -31,11 +32,14 @@ def bind_kda() -> None:
 
 def _served_here(ours: Callable[..., Any], form_of: Callable[..., tuple[Any, ...]]) -> Replacement:
     """Replacement that calls ``ours`` where :func:`reason_against` has nothing to say."""
+    lower_bound_of = _argument(ours, "lower_bound")
 
     def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            reason = reason_against(*form_of(*args, **kwargs))
+            reason = reason_against(
+                *form_of(*args, **kwargs), lower_bound=lower_bound_of(args, kwargs)
+            )
             if reason is None:
                 return ours(*args, **kwargs)
             announce(f"{original.__module__}.{original.__name__} stays with vLLM: {reason}")
@@ -46,11 +50,15 @@ def _served_here(ours: Callable[..., Any], form_of: Callable[..., tuple[Any, ...
     return replacement
 
 
-def _always(ours: Callable[..., Any]) -> Replacement:
-    def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
-        return functools.wraps(original)(ours)
-
-    return replacement
+def _argument(
+    function: Callable[..., Any], name: str
+) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    """How to find an argument in a call; it is None where there is no such thing."""
+    names = list(inspect.signature(function).parameters)
+    if name not in names:
+        return lambda _args, _kwargs: None
+    at = names.index(name)
+    return lambda args, kwargs: args[at] if len(args) > at else kwargs.get(name)
 
 
 def _where_no_gpu(ours: Callable[..., Any]) -> Replacement:
@@ -91,12 +99,14 @@ def _form_of_packed(
 
 # Prefill and decode with activated gates; up to 0.26 the modules of Kimi-Linear.
 _ACTIVATED: dict[str, Replacement] = {
-    "chunk_kda": _served_here(calls.chunk_kda, _form_of_rows),
-    "chunk_kda_with_fused_gate": _served_here(calls.chunk_kda_with_activated_beta, _form_of_rows),
-    "fused_recurrent_kda": _served_here(
-        calls.fused_recurrent_kda_with_activated_gate, _form_of_rows
+    "chunk_kda": _served_here(activated_calls.chunk_kda, _form_of_rows),
+    "chunk_kda_with_fused_gate": _served_here(
+        activated_calls.chunk_kda_with_activated_beta, _form_of_rows
     ),
-    "fused_kda_gate": _where_no_gpu(calls.fused_kda_gate),
+    "fused_recurrent_kda": _served_here(
+        activated_calls.fused_recurrent_kda_with_activated_gate, _form_of_rows
+    ),
+    "fused_kda_gate": _where_no_gpu(activated_calls.fused_kda_gate),
 }
 # vllm-ascend from 0.28 on; the operators it replaces are compiled ones.
 _ASCEND: dict[str, Replacement] = {
@@ -107,17 +117,19 @@ BINDINGS: dict[str, dict[str, Replacement]] = {
     "vllm.model_executor.layers.fla.ops.kda": _ACTIVATED,
     "vllm.third_party.flash_linear_attention.ops.kda": _ACTIVATED,
     f"{KIMI_K3}.chunk": {
-        "chunk_kda": _served_here(calls.chunk_kda, _form_of_rows),
-        "chunk_kda_with_fused_gate": _served_here(calls.chunk_kda_with_raw_beta, _form_of_rows),
+        "chunk_kda": _served_here(activated_calls.chunk_kda, _form_of_rows),
+        "chunk_kda_with_fused_gate": _served_here(raw_calls.chunk_kda_with_raw_beta, _form_of_rows),
     },
     f"{KIMI_K3}.fused_recurrent": {
-        "fused_recurrent_kda": _served_here(calls.fused_recurrent_kda_with_raw_gate, _form_of_rows),
+        "fused_recurrent_kda": _served_here(
+            raw_calls.fused_recurrent_kda_with_raw_gate, _form_of_rows
+        ),
         "fused_recurrent_kda_packed_decode": _served_here(
-            calls.fused_recurrent_kda_packed_decode, _form_of_packed
+            raw_calls.fused_recurrent_kda_packed_decode, _form_of_packed
         ),
     },
     "vllm.model_executor.layers.mamba.ops.gather_initial_states": {
-        "gather_initial_states": _where_no_gpu(calls.gathered_states),
+        "gather_initial_states": _where_no_gpu(operands.gathered_states),
     },
     "vllm_ascend.ops.kda": _ASCEND,
 }

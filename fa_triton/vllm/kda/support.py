@@ -8,10 +8,16 @@ DTYPES = (torch.float16, torch.bfloat16)
 DIM_MULTIPLE = 16
 MAX_DIM = 256
 MAX_HEADS = 128
+LEAST_BOUND = -5.0
 
 
 def reason_against(
-    dtype: torch.dtype, num_heads: int, num_v_heads: int, key_dim: int, value_dim: int
+    dtype: torch.dtype,
+    num_heads: int,
+    num_v_heads: int,
+    key_dim: int,
+    value_dim: int,
+    lower_bound: float | None,
 ) -> str | None:
     """Say why KDA of this form cannot be served here; None if it can."""
     if dtype not in DTYPES:
@@ -27,4 +33,6 @@ def reason_against(
             f"value heads must be a multiple of the {num_heads} heads of q and at most "
             f"{MAX_HEADS}, got {num_v_heads}"
         )
+    if lower_bound is not None and not LEAST_BOUND <= lower_bound < 0:
+        return f"the least decay must lie in [{LEAST_BOUND:g}, 0), got {lower_bound:g}"
     return None
