@@ -44,7 +44,12 @@ def register_on_platform(is_on: bool) -> None:
     if platform == "npu":
         _register_on_ascend()
         return
-    _register_custom()
+    owner = _register_custom()
+    if owner != BACKEND:
+        raise RuntimeError(
+            f"the attention backend {BACKEND_NAME} must be free for FA_TRITON_VLLM=1, got {owner}; "
+            "unset FA_TRITON_VLLM, or leave the other plugin out of VLLM_PLUGINS"
+        )
     wrap_platform(type(current_platform), BACKEND)
     bind_kda()
 
@@ -56,14 +61,18 @@ def _offer_on_cuda() -> None:
     except RuntimeError as error:
         log.info("--attention-backend %s is not offered by fa_triton: %s", BACKEND_NAME, error)
         return
-    _register_custom()
+    owner = _register_custom()
+    if owner != BACKEND:
+        log.info("--attention-backend %s stays with %s", BACKEND_NAME, owner)
 
 
-def _register_custom() -> None:
+def _register_custom() -> str:
+    """Register unless another plugin was first; returns whose the name is."""
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     if not AttentionBackendEnum.CUSTOM.is_overridden():
         register_backend(AttentionBackendEnum.CUSTOM, BACKEND)
+    return AttentionBackendEnum.CUSTOM.get_path()
 
 
 def _register_on_ascend() -> None:

@@ -60,7 +60,9 @@ def log(caplog):
 def engine(monkeypatch):
     """Stand-ins for the modules of vLLM that the registration imports."""
     registered = {}
-    custom = SimpleNamespace(is_overridden=lambda: "CUSTOM" in registered)
+    custom = SimpleNamespace(
+        is_overridden=lambda: "CUSTOM" in registered, get_path=lambda: registered["CUSTOM"]
+    )
     registry = ModuleType("vllm.v1.attention.backends.registry")
     registry.AttentionBackendEnum = SimpleNamespace(CUSTOM=custom)
     registry.register_backend = lambda member, path: registered.update(CUSTOM=path)
@@ -148,11 +150,20 @@ def test_cuda_without_triton_offers_nothing(engine, log):
     assert "`triton` must be installed" in log.text
 
 
-def test_custom_of_others_is_left_alone(engine):
+def test_custom_of_others_is_an_error_if_both_are_asked_for(engine):
+    platform = new_platform()
+    engine(platform, switch="0")["CUSTOM"] = "someone.Backend"
+    with pytest.raises(RuntimeError, match=r"got someone\.Backend; unset FA_TRITON_VLLM"):
+        engine(platform)
+    assert platform.get_attn_backend_cls(None, Config()) == OWN
+
+
+def test_custom_of_others_is_left_alone(engine, log):
     registered = engine(new_platform("cuda"), Installed("0.32.0", (), ("nvidia",)))
     registered["CUSTOM"] = "someone.Backend"
     engine(new_platform("cuda"), Installed("0.32.0", (), ("nvidia",)), switch="0")
     assert registered["CUSTOM"] == "someone.Backend"
+    assert "--attention-backend CUSTOM stays with someone.Backend" in log.text
 
 
 @pytest.mark.parametrize("platform", [new_platform("xpu"), new_platform("cuda", is_rocm=True)])
