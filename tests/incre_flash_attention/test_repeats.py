@@ -98,6 +98,30 @@ def test_scales_per_token_and_an_empty_offset(repeats: list[bool]) -> None:
     assert repeats == [False, True, True]
 
 
+def test_scales_may_be_parts_of_larger_tables(repeats: list[bool]) -> None:
+    tables = (1 + torch.rand(5, 2, 2, 96, generator=torch.Generator().manual_seed(0))) / 64
+    for at in range(4):
+        attend(
+            at,
+            antiquant_scale=tables[at : at + 2, 0],
+            antiquant_offset=tables[at : at + 2, 1],
+            antiquant_mode="per_token",
+        )
+    assert repeats[-4:] == [False, True, True, True]
+
+
+def test_another_alignment_is_no_repetition(repeats: list[bool]) -> None:
+    """Whose loads would read other bytes than the compiled ones."""
+    q = torch.randn(2, 8, 1, 64).bfloat16()
+    for shift in (0, 0, 1, 0):
+        k, v = (torch.randn(2 * 2 * 96 * 64 + 1).bfloat16() for _ in range(2))
+        k, v = (x[shift : shift + 2 * 2 * 96 * 64].view(2, 2, 96, 64) for x in (k, v))
+        out = incre_flash_attention(q, k, v, **HEADS)
+        assert isinstance(out, torch.Tensor)
+        assert_accurate(out, None, {"query": q, "key": k, "value": v, **HEADS})
+    assert repeats == [False, True, False, False]
+
+
 @pytest.mark.parametrize(
     "options",
     [
