@@ -1,8 +1,13 @@
-"""New keys and values into the pages of a cache."""
+"""New keys and values into the pages of a cache.
+
+On the CPU, where the call costs more than the copy of a few tokens, a launch is kept and repeated
+with other addresses: every layer and every decode step makes the same one.
+"""
 
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,7 +15,10 @@ from fa_triton.device import cpu_mode, device_info
 from fa_triton.kernel_form import KernelForm, dtype_name
 from fa_triton.launch import runner
 from fa_triton.padding import padded
-from fa_triton.vllm.cache_views import CachePages
+from fa_triton.vllm.cache_views import SCALE_BYTES, CachePages
+
+if TYPE_CHECKING:
+    from fa_triton.native.kernel import BoundLaunch
 
 KERNEL = "cache_update"
 INT8_KERNEL = "cache_update_int8"
@@ -18,6 +26,9 @@ INT8_KERNEL = "cache_update_int8"
 TILE_ELEMENTS = 4096
 # A thread of the CPU writes so many tokens while another one wakes up.
 CPU_TOKENS_PER_PROGRAM = 64
+_KEPT_LAUNCHES = 256
+
+_kept: dict[tuple[object, ...], BoundLaunch] = {}
 
 
 def update_cache(
@@ -42,27 +53,99 @@ def update_cache(
         Host sync: none. Mutates the pages. Source: vLLM ``reshape_and_cache_flash``.
     """
     tokens = slot_mapping.shape[0]
+    programs = _programs(tokens, key)
+    mode = cpu_mode() if key.is_cpu else None
+    same = kept = None
+    if mode == "native":
+        same = _repeat_key(key, value, pages, slot_mapping, programs)
+        kept = _kept.get(same)
+        if kept is not None and kept.launch(_addresses(key, value, pages, slot_mapping)):
+            return
     _check(key, value, pages, slot_mapping)
     if not tokens:
         return
-    if key.device.type == "cpu" and cpu_mode() == "reference":
+    if mode == "reference":
         update_by_reference(key, value, pages, slot_mapping)
         return
+    arguments, form = _launch_arguments(key, value, pages, slot_mapping)
+    if pages.scales is None:
+        from fa_triton.kernels.cache_update import cache_update as kernel
+    else:
+        from fa_triton.kernels.cache_update_int8 import cache_update_int8 as kernel
+    grid = (programs,)
+    runner(kernel)[grid](**arguments, variant=form.key)
+    given = {"key": key, "value": value, "slot_mapping": slot_mapping}
+    reads_copies = any(arguments[name] is not tensor for name, tensor in given.items())
+    if same is not None and kept is None and not reads_copies:
+        _keep(same, runner(kernel).bind(grid, **arguments))
+
+
+def _repeat_key(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    pages: CachePages,
+    slot_mapping: torch.Tensor,
+    programs: int,
+) -> tuple[object, ...]:
+    """All that decides about a launch for keys on the CPU besides addresses."""
+    return (
+        pages.form,
+        programs,
+        key.dtype,
+        key.shape,
+        key.stride(),
+        value.is_cpu,
+        value.dtype,
+        value.shape,
+        value.stride(),
+        slot_mapping.is_cpu,
+        slot_mapping.dtype,
+        slot_mapping.shape,
+        slot_mapping.stride(),
+    )
+
+
+def _addresses(
+    key: torch.Tensor, value: torch.Tensor, pages: CachePages, slot_mapping: torch.Tensor
+) -> dict[str, int]:
+    """Where the tensors of a launch lie, by the kernel's names."""
+    addresses = {
+        "key": key.data_ptr(),
+        "value": value.data_ptr(),
+        "slot_mapping": slot_mapping.data_ptr(),
+        "k_pages": pages.k.data_ptr(),
+        "v_pages": pages.v.data_ptr(),
+    }
+    scales = pages.scales
+    if scales is not None:
+        addresses["k_scale"] = first = scales.data_ptr()
+        addresses["v_scale"] = first + SCALE_BYTES * scales.stride(0)
+    return addresses
+
+
+def _keep(same: tuple[object, ...], launch: BoundLaunch | None) -> None:
+    """Keep a launch, which holds no tensor: a repetition brings all addresses along."""
+    if launch is None:
+        return
+    if len(_kept) >= _KEPT_LAUNCHES:
+        _kept.clear()
+    _kept[same] = launch
+
+
+def _launch_arguments(
+    key: torch.Tensor, value: torch.Tensor, pages: CachePages, slot_mapping: torch.Tensor
+) -> tuple[dict[str, object], KernelForm]:
+    """Arguments of the kernel by name, and its form; rows that are not dense are copied."""
     if key.stride(2) != 1:
         key = key.contiguous()
     if value.stride(2) != 1:
         value = value.contiguous()
-    slot_mapping = slot_mapping.contiguous()
     k, v = pages.k, pages.v
     num_pages, heads, page_size, head_dim = k.shape
     head_dim_v = v.shape[3]
     form = cache_update_form(key.dtype, k.dtype, heads, head_dim, head_dim_v)
     scales = {}
-    if pages.scales is None:
-        from fa_triton.kernels.cache_update import cache_update as kernel
-    else:
-        from fa_triton.kernels.cache_update_int8 import cache_update_int8 as kernel
-
+    if pages.scales is not None:
         scales = {
             "k_scale": pages.scales[0],
             "v_scale": pages.scales[1],
@@ -71,13 +154,13 @@ def update_cache(
         }
     stride_kb, stride_kn, stride_kt, _ = k.stride()
     stride_vb, stride_vn, stride_vt, _ = v.stride()
-    runner(kernel)[(_programs(tokens, key.device),)](
+    arguments = dict(
         key=key,
         value=value,
-        slot_mapping=slot_mapping,
+        slot_mapping=slot_mapping.contiguous(),
         k_pages=k,
         v_pages=v,
-        num_tokens=tokens,
+        num_tokens=slot_mapping.shape[0],
         num_slots=num_pages * page_size,
         num_heads=heads,
         head_dim=head_dim,
@@ -95,8 +178,8 @@ def update_cache(
         stride_vt=stride_vt,
         **scales,
         **dict(form.constants),
-        variant=form.key,
     )
+    return arguments, form
 
 
 def update_by_reference(
@@ -133,11 +216,11 @@ def cache_update_form(
     )
 
 
-def _programs(tokens: int, device: torch.device) -> int:
-    each = CPU_TOKENS_PER_PROGRAM if device.type == "cpu" else 1
+def _programs(tokens: int, key: torch.Tensor) -> int:
+    each = CPU_TOKENS_PER_PROGRAM if key.is_cpu else 1
     if tokens <= each:
         return 1
-    return min(-(-tokens // each), device_info(device).num_aiv)
+    return min(-(-tokens // each), device_info(key.device).num_aiv)
 
 
 def _check(

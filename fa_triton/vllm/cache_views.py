@@ -6,9 +6,13 @@ The kernels take any strides of pages, heads and tokens, so no view copies anyth
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
+
+from fa_triton.vllm.identity import identity
 
 SCALE_BYTES = 4
 
@@ -26,6 +30,14 @@ class CachePages:
     k: torch.Tensor
     v: torch.Tensor
     scales: torch.Tensor | None = None
+
+    @functools.cached_property
+    def form(self) -> Hashable:
+        """What the pages are besides addresses: the same object for all pages of equal forms."""
+        sides = (self.k, self.v) if self.scales is None else (self.k, self.v, self.scales)
+        return identity(
+            tuple((side.shape, side.stride(), side.dtype, side.device) for side in sides)
+        )
 
 
 def joint_pages(kv_cache: torch.Tensor, head_size: int) -> CachePages:
