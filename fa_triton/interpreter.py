@@ -4,14 +4,17 @@ The interpreter of triton-ascend 3.2.0 has faults that ``prepare`` repairs:
 
 * scalars are one-element arrays, which numpy >= 2.4 no longer converts to ``int``;
 * bfloat16 is stored as uint16, and dots, arithmetic and most casts compute with those integers;
-* ``tl.maximum`` and ``tl.minimum`` propagate NaN where Triton's default is to drop it.
+* ``tl.maximum`` and ``tl.minimum`` propagate NaN where Triton's default is to drop it;
+* matrix products of fewer than 16 rows are refused, which the compiler takes;
+* the variable of a loop is a Python integer, which lacks what a scalar has (``.to``).
 """
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,13 +44,26 @@ def _narrowed(data: np.ndarray) -> Any:
     return interpreter.TensorHandle(words, tl.bfloat16)
 
 
+_launches = 0
+
+
+def _loop(*bounds: Any) -> Iterable[Any]:
+    """``range`` for modules of kernels: while one runs, it counts in scalars of the bounds' type."""
+    values = builtins.range(*bounds)
+    if not _launches:
+        return values
+    is_long = any(isinstance(bound, tl.tensor) and bound.dtype == tl.int64 for bound in bounds)
+    kind, dtype = (tl.int64, np.int64) if is_long else (tl.int32, np.int32)
+    return (tl.tensor(interpreter.TensorHandle(np.array([i], dtype), kind), kind) for i in values)
+
+
 @functools.lru_cache(maxsize=1)
 def prepare() -> None:
     """Repair the interpreter, once per process."""
     builder: Any = interpreter.InterpreterBuilder
     cast, convert, dot = builder.cast_impl, builder.create_fp_to_fp, builder.create_dot
     binary, unary = builder.binary_op, builder.unary_op
-    patch_tensor = interpreter._patch_lang_tensor
+    patch_tensor, patch_module = interpreter._patch_lang_tensor, interpreter._patch_lang
 
     def cast_impl(self: Any, source: Any, target: Any) -> Any:
         if target.scalar == tl.bfloat16:
@@ -77,6 +93,10 @@ def prepare() -> None:
         patch_tensor(tensor)
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
+    def patch_lang(function: Any) -> None:
+        patch_module(function)
+        function.__globals__["range"] = _loop
+
     builder.cast_impl = cast_impl
     builder.create_fp_to_fp = create_fp_to_fp
     builder.create_dot = create_dot
@@ -85,6 +105,8 @@ def prepare() -> None:
     builder.create_maxnumf = lambda self, left, right: self.binary_op(left, right, np.fmax)
     builder.create_minnumf = lambda self, left, right: self.binary_op(left, right, np.fmin)
     interpreter._patch_lang_tensor = patch_lang_tensor
+    interpreter._patch_lang = patch_lang
+    interpreter.interpreter_builder.codegen_fns["min_dot_size"] = lambda left, right: (1, 1, 1)
 
 
 def launch(kernel: Any, grid: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -100,5 +122,10 @@ def launch(kernel: Any, grid: Any, args: Sequence[Any], kwargs: Mapping[str, Any
     if callable(grid):
         grid = grid(inspect.getcallargs(kernel.fn, *args, **kwargs))
     sizes = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
-    with np.errstate(all="ignore"):
-        kernel[tuple(int(size) for size in sizes)](*args, **kwargs)
+    global _launches
+    _launches += 1
+    try:
+        with np.errstate(all="ignore"):
+            kernel[tuple(int(size) for size in sizes)](*args, **kwargs)
+    finally:
+        _launches -= 1
