@@ -48,7 +48,7 @@ _launches = 0
 
 
 def _loop(*bounds: Any) -> Iterable[Any]:
-    """``range`` for modules of kernels: while one runs, it counts in scalars of the bounds' type."""
+    """``range`` for modules of kernels: while one runs, it counts in scalars like the bounds."""
     values = builtins.range(*bounds)
     if not _launches:
         return values
