@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 LLVM_ELEMENT = {"bf16": "bfloat", "f16": "half", "f32": "float"}
 BYTES = {"i8": 1, "bf16": 2, "f16": 2, "f32": 4}
+# Bytes of a cache line.
+LINE = 64
 
 
 def splat(vector: str, value: str) -> str:
@@ -201,3 +203,32 @@ class Builder:
         wide = self.value(f"zext <{lanes} x i16> {bits} to {i32}")
         high = self.value(f"shl {i32} {wide}, {splat(i32, '16')}")
         return self.value(f"bitcast {i32} {high} to {f32}")
+
+    def widen_two(self, element: str, address: str, is_split: bool) -> list[str]:
+        """Consecutive elements as two vectors of floats.
+
+        Args:
+            element: Their type.
+            address: The first of them.
+            is_split: Those in even places and those in odd ones, instead of two halves; bf16 alone.
+        """
+        if not is_split:
+            second = self.at(address, str(self.lanes * BYTES[element]))
+            return [self.widen(element, address), self.widen(element, second)]
+        pairs = self.load(self.i32, address, 2)
+        even = self.value(f"shl {self.i32} {pairs}, {splat(self.i32, '16')}")
+        odd = self.value(f"and {self.i32} {pairs}, {splat(self.i32, '-65536')}")
+        return [self.value(f"bitcast {self.i32} {x} to {self.f32}") for x in (even, odd)]
+
+    def prefetch(self, address: str) -> None:
+        """Ask for a cache line that will be read.
+
+        With 256-bit vectors it goes to the second-level cache: prefetches into the first one slow
+        the loads beside them (Zen 4, 2026-11-30).
+        """
+        self.call(
+            "void",
+            "llvm.prefetch.p0",
+            ("ptr", "i32 immarg", "i32 immarg", "i32 immarg"),
+            f"ptr {address}, i32 0, i32 {3 if self.lanes == 16 else 2}, i32 1",
+        )

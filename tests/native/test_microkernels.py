@@ -103,12 +103,49 @@ def test_matmul(unit: str, element: str, lanes: int) -> None:
         check_matmul(spec, pad=8 * (number % 2), cpu=WIDTHS[lanes])
 
 
-@pytest.mark.parametrize("lanes", LANES)
-@pytest.mark.parametrize("m", range(1, 9))
+# Every row count up to two groups of rows, and whole groups beyond.
+FEW_ROWS = [
+    (lanes, m) for lanes in LANES for m in (*range(1, 9), *((12, 16) if lanes == 8 else ()))
+]
+
+
 @pytest.mark.parametrize("transposed", [False, True])
-def test_every_number_of_few_rows(m: int, transposed: bool, lanes: int) -> None:
+@pytest.mark.parametrize(("lanes", "m"), FEW_ROWS)
+def test_every_number_of_few_rows(lanes: int, m: int, transposed: bool) -> None:
+    """Each with all types of B, with one panel and several, one chunk of k and several."""
     torch.manual_seed(m)
-    check_matmul(Matmul("rows", m, 32, 64, "bf16", transposed), pad=1, cpu=WIDTHS[lanes])
+    sizes = [(8, 4), (1, 2), (3, 6), (4, 8), (10, 10), (2, 12)]
+    forms = [(element, integers) for element in DTYPES for integers in (False, True)]
+    for number, (element, integers) in enumerate(forms):
+        n, k = (x * lanes for x in sizes[(number + m) % len(sizes)])
+        end = (number + m // 2) % 3
+        spec = Matmul("rows", m, n, k, element, transposed, end == 1, end == 2, integers)
+        check_matmul(spec, pad=(0, 1, 8)[(number + m) % 3], cpu=WIDTHS[lanes])
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("right", ["bf16", "f16", "f32", "i8"])
+def test_tiles_of_decode(right: str, transposed: bool, lanes: int) -> None:
+    """The sizes of a decode step: as many keys and columns as a tile has."""
+    torch.manual_seed(1)
+    for number, m in enumerate((1, 2, 4, 8, *((16,) if lanes == 8 else ()))):
+        n, k = (128, 64) if transposed else (64, 128)
+        element = "bf16" if right == "i8" else right
+        end = number % 3
+        spec = Matmul("rows", m, n, k, element, transposed, end == 1, end == 2, right == "i8")
+        check_matmul(spec, pad=(0, 64, 3)[number % 3], cpu=WIDTHS[lanes])
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_few_rows_are_reproducible(transposed: bool) -> None:
+    torch.manual_seed(2)
+    a, b = torch.randn(8, 128).bfloat16(), torch.randn(128, 128).bfloat16()
+    first, second = torch.zeros(8, 128), torch.zeros(8, 128)
+    kernel = build(Matmul("rows", 8, 128, 128, "bf16", transposed, fresh=True), (2, 2, 2))
+    kernel(a, b, first)
+    kernel(a, b, second)
+    assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -224,7 +261,8 @@ MATMUL = (
         (64, 64, "bf16", "bf16", "+avx512f", "fma_64x64x64_bf16_new"),
         (2, 64, "f16", "f16", "+avx512f", "rows_2x64x64_f16_new"),
         (64, 64, "bf16", "bf16", "+avx2,+fma,+f16c", "fma_64x64x64_bf16_new"),
-        (12, 64, "bf16", "bf16", "+avx2,+fma,+f16c", "fma_12x64x64_bf16_new"),
+        (16, 64, "bf16", "bf16", "+avx2,+fma,+f16c", "rows_16x64x64_bf16_new"),
+        (20, 64, "bf16", "bf16", "+avx2,+fma,+f16c", "fma_20x64x64_bf16_new"),
         (64, 64, "bf16", "bf16", "+avx2", None),
         (64, 64, "bf16", "f32", "+avx512f", None),
         (12, 64, "bf16", "bf16", "+avx512f", None),
@@ -239,7 +277,9 @@ def test_choice(m: int, k: int, left: str, right: str, features: str, kernel: st
 
 def test_limits() -> None:
     assert not micro_rows.fits(9, 128, 128, 16)
-    assert micro_rows.fits(8, 8, 16, 8)
+    assert micro_rows.fits(16, 8, 16, 8)
+    assert not micro_rows.fits(17, 8, 16, 8)
+    assert not micro_rows.fits(16, 8192, 16384, 8)
     assert not micro_rows.fits(8, 8, 16, 16)
     assert not micro_amx.fits(64, 64, 16)
     assert not micro_fma.fits(12, 16, 16, 16)
