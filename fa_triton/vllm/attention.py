@@ -1,12 +1,14 @@
 """Attention of a layer over a planned batch: what an engine's backend calls in every layer.
 
 The first layer of a batch is validated and prepared, the others of its form find that done: a call
-then is strides, a few allocations and the launches.
+then is strides, a few allocations and the launches. On the CPU it is less, where one launch is all:
+that one is repeated with other addresses.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -36,10 +38,12 @@ from fa_triton.vllm.batch import (
     mask_of,
     plan_of,
 )
-from fa_triton.vllm.cache_views import CachePages
+from fa_triton.vllm.cache_views import SCALE_BYTES, CachePages
+from fa_triton.vllm.identity import identity, tensor_form
 from fa_triton.vllm.support import INT8_DTYPES
 
 _CALLS_ATTRIBUTE = "_fa_triton_calls"
+_KEPT_CALLS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,11 @@ class LayerForm:
     softcap: float = 0.0
     lse_includes_sink: bool = False
     batch_invariant: bool = False
+
+    @functools.cached_property
+    def identity(self) -> Hashable:
+        """The same object for all layers that are equal."""
+        return identity(self)
 
     def plan_form(self, page_size: int, dtype: torch.dtype) -> PlanForm:
         """What the plan of this layer's batches depends on."""
@@ -118,14 +127,13 @@ def attend_batch(
         Host sync: none. Mutates ``out`` and ``lse``. Every row of a part belongs to a sequence, so
         nothing is cleared first. Source: vLLM ``AttentionImpl.forward``.
     """
-    heads = HeadTensors(sinks, alibi_slopes)
     for part in batch.parts:
         if part.num_tokens == q.shape[0]:
-            _attend_part(layer, part, q, pages, out, heads, lse)
+            _attend_part(layer, part, q, pages, out, sinks, alibi_slopes, lse)
             continue
         rows = slice(part.first_token, part.first_token + part.num_tokens)
         part_lse = None if lse is None else lse[:, rows]
-        _attend_part(layer, part, q[rows], pages, out[rows], heads, part_lse)
+        _attend_part(layer, part, q[rows], pages, out[rows], sinks, alibi_slopes, part_lse)
 
 
 def _attend_part(
@@ -134,29 +142,28 @@ def _attend_part(
     q: torch.Tensor,
     pages: CachePages,
     out: torch.Tensor,
-    heads: HeadTensors,
+    sinks: torch.Tensor | None,
+    alibi_slopes: torch.Tensor | None,
     lse: torch.Tensor | None,
 ) -> None:
-    key = (
-        layer,
-        q.stride(),
-        q.dtype,
-        q.device,
-        pages.k.shape,
-        pages.k.stride(),
-        pages.v.shape,
-        pages.v.stride(),
-        heads.sinks is None,
-        heads.alibi_slopes is None,
-        lse is None,
-    )
+    key = _call_key(layer, q, pages, out, sinks, alibi_slopes, lse)
     ready = part.calls.get(key)
+    mode = cpu_mode() if q.is_cpu else None
+    if (
+        mode == "native"
+        and ready is not None
+        and ready.launch is not None
+        and ready.launch.launch(_addresses(part, q, pages, out, lse))
+    ):
+        return
+    heads = HeadTensors(sinks, alibi_slopes)
     if ready is None:
-        ready = part.calls[key] = _ready(key, layer, part, q, pages, heads, lse is not None)
-    if q.device.type == "cpu" and cpu_mode() == "reference":
+        ready = _ready(key, layer, part, q, pages, out, heads, lse is not None)
+        _keep(part.calls, key, ready)
+    if mode == "reference":
         _attend_by_reference(layer, part, q, pages, out, heads, lse)
         return
-    run_attention(
+    repeat = run_attention(
         q,
         KeyTensors(pages.k, pages.v, part.block_table),
         heads,
@@ -167,6 +174,55 @@ def _attend_part(
         ready.call,
         None if pages.scales is None else CacheTensors(scale=pages.scales),
     )
+    if repeat is not None and ready.launch is None:
+        ready.repeat_as(repeat)
+
+
+def _call_key(
+    layer: LayerForm,
+    q: torch.Tensor,
+    pages: CachePages,
+    out: torch.Tensor,
+    sinks: torch.Tensor | None,
+    alibi_slopes: torch.Tensor | None,
+    lse: torch.Tensor | None,
+) -> tuple[Hashable, ...]:
+    """All that decides about a layer's call for a part besides addresses."""
+    return (
+        layer.identity,
+        pages.form,
+        tensor_form(q),
+        tensor_form(out),
+        None if sinks is None else tensor_form(sinks),
+        None if alibi_slopes is None else tensor_form(alibi_slopes),
+        None if lse is None else tensor_form(lse),
+    )
+
+
+def _addresses(
+    part: BatchPart,
+    q: torch.Tensor,
+    pages: CachePages,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+) -> dict[str, int]:
+    """Where the tensors of a launch lie that a repetition exchanges, by the kernel's names."""
+    addresses = {
+        "q": q.data_ptr(),
+        "k": pages.k.data_ptr(),
+        "v": pages.v.data_ptr(),
+        "block_table": part.block_table.data_ptr(),
+        "cu_seqlens_q": part.query_start_loc.data_ptr(),
+        "seqused_kv": part.seq_lens.data_ptr(),
+        "out": out.data_ptr(),
+    }
+    if lse is not None:
+        addresses["softmax_lse"] = lse.data_ptr()
+    scales = pages.scales
+    if scales is not None:
+        addresses["k_scale"] = first = scales.data_ptr()
+        addresses["v_scale"] = first + SCALE_BYTES * scales.stride(0)
+    return addresses
 
 
 def _ready(
@@ -175,24 +231,37 @@ def _ready(
     part: BatchPart,
     q: torch.Tensor,
     pages: CachePages,
+    out: torch.Tensor,
     heads: HeadTensors,
     wants_lse: bool,
 ) -> ReadyCall:
     """Prepare a call, or find it with the plan that an earlier batch shares."""
     planned = plan_of(part, layer.plan_form(pages.k.shape[2], q.dtype))
     calls = _calls_with(planned.table)
-    key = (*key, q.shape[0], part.block_table.shape, part.block_table.stride())
+    key = (*key, *part.tensor_forms())
     ready = calls.get(key)
     if ready is None:
         # validated as the call of `flash_attn` that it is
         problem = _problem_of(q, pages, _options(layer, part, heads, wants_lse))
+        if out.shape != (*q.shape[:2], pages.v.shape[3]):
+            raise ValueError(
+                f"`out` must be [{q.shape[0]}, {q.shape[1]}, {pages.v.shape[3]}], got shape "
+                f"{tuple(out.shape)}"
+            )
         # every row belongs to a sequence and sees its own key
         call = dataclasses.replace(prepare(problem, planned.header), needs_fill=False)
-        ready = calls[key] = ReadyCall(call, planned.table)
+        ready = ReadyCall(call, planned.table)
+        _keep(calls, key, ready)
     if value_checks_enabled():
         lengths = Lengths(part.query_start_loc, None, None, part.seq_lens)
         check_values(ready.call.problem, lengths, pages.k, part.block_table, planned.table)
     return ready
+
+
+def _keep(calls: dict[Hashable, ReadyCall], key: Hashable, ready: ReadyCall) -> None:
+    if len(calls) >= _KEPT_CALLS:
+        calls.clear()
+    calls[key] = ready
 
 
 def _calls_with(table: torch.Tensor) -> dict[Hashable, ReadyCall]:

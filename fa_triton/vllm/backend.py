@@ -31,7 +31,7 @@ from vllm.v1.attention.backend import (
 from vllm.v1.kv_cache_interface import KVCacheLayout
 
 from fa_triton.vllm.attention import LayerForm, attend_batch, window_left
-from fa_triton.vllm.batch import AttnBatch, PlanForm, make_batch
+from fa_triton.vllm.batch import AttnBatch, KnownSteps, PlanForm, make_batch
 from fa_triton.vllm.cache_update import update_cache
 from fa_triton.vllm.cache_views import (
     CachePages,
@@ -193,6 +193,7 @@ class FaTritonMetadataBuilder(AttentionMetadataBuilder[FaTritonMetadata]):
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         self._recorder = Recorder.of_environment()
         self._forms: tuple[PlanForm, ...] | None = None
+        self._known = KnownSteps()
 
     def build(
         self,
@@ -224,6 +225,7 @@ class FaTritonMetadataBuilder(AttentionMetadataBuilder[FaTritonMetadata]):
             forms=self._plan_forms(),
             is_causal=common.causal,
             longest_short=self.reorder_batch_threshold or 1,
+            known=self._known,
         )
         counts.batches += 1
         if self._recorder is not None:

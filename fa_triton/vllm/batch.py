@@ -9,6 +9,7 @@ where it lies, one that mixes them with long ones would not.
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -16,20 +17,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fa_triton.attention.metadata import KnownHeader
 from fa_triton.attention.plans import plan_call
 from fa_triton.attention.tiles import dtype_class
-from fa_triton.validation import HostLengths, validate_metadata
+from fa_triton.device import device_info
+from fa_triton.validation import HostLengths, validate_metadata, value_checks_enabled
+from fa_triton.vllm.identity import tensor_form
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from fa_triton.attention.metadata import PlannedCall
     from fa_triton.attention.prepared import PreparedCall
+    from fa_triton.attention.repeats import Repeat
+    from fa_triton.native.kernel import BoundLaunch
     from fa_triton.problem import MetadataProblem
 
 # Plans of short queries are made for key lengths rounded up to so many keys. They are right for all
 # lengths below, and a decode step mostly finds the plan of the step before it.
 PLANNED_KEYS = 128
+_KEPT_STEPS = 64
 LAYOUT_Q = "TND"
 LAYOUT_KV = "PA_BNBD"
 NO_MASK, CAUSAL, WINDOW = 0, 3, 4
@@ -58,12 +65,27 @@ class PlanForm:
     batch_invariant: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ReadyCall:
-    """A prepared call and the table of its plan."""
+    """A prepared call and the table of its plan.
+
+    Attributes:
+        call: The prepared call.
+        table: The table of the plan.
+        launch: The launch that repeats the call with other tensors of its form, once there is one.
+    """
 
     call: PreparedCall
     table: torch.Tensor
+    launch: BoundLaunch | None = None
+    _repeat: Repeat | None = None
+
+    def repeat_as(self, repeat: Repeat) -> None:
+        """Repeat a launch from now on, with the plan and the workspace that live as long."""
+        work = repeat.work
+        own = {"plan": self.table, "part_acc": work.acc, "part_max": work.max, "part_sum": work.sum}
+        self.launch = repeat.launch.fix({name: each.data_ptr() for name, each in own.items()})
+        self._repeat = repeat
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +114,11 @@ class BatchPart:
     plans: dict[PlanForm, PlannedCall] = field(default_factory=dict)
     calls: dict[Hashable, ReadyCall] = field(default_factory=dict)
 
+    def tensor_forms(self) -> tuple[Hashable, ...]:
+        """What the tensors are besides addresses."""
+        tensors = (self.query_start_loc, self.seq_lens, self.block_table)
+        return tuple(map(tensor_form, tensors))
+
 
 @dataclass(frozen=True, eq=False)
 class AttnBatch:
@@ -106,6 +133,48 @@ class AttnBatch:
     parts: tuple[BatchPart, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class _KnownStep:
+    """A step of short queries alone, which is one part, without its tensors."""
+
+    num_tokens: int
+    lengths: HostLengths
+    plans: dict[PlanForm, PlannedCall]
+    calls: dict[Hashable, ReadyCall]
+
+    def is_intact(self) -> bool:
+        """Whether nobody wrote to the plans, which ``flash_attn_metadata`` may have handed out."""
+        return all(KnownHeader.of(planned.table) is not None for planned in self.plans.values())
+
+
+class KnownSteps:
+    """Steps of short queries that a builder described, for the steps that equal them.
+
+    Decode mostly makes the same step again: the same sequences, each with as many blocks of
+    :data:`PLANNED_KEYS` keys. Plan and prepared calls are those of the first such step.
+    """
+
+    def __init__(self) -> None:
+        self._steps: OrderedDict[Hashable, _KnownStep] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def find(self, key: Hashable) -> _KnownStep | None:
+        """The step of a key; None if there is none, or if its plans were written to."""
+        step = self._steps.get(key)
+        if step is None or not step.is_intact():
+            return None
+        self._steps.move_to_end(key)
+        return step
+
+    def keep(self, key: Hashable, part: BatchPart) -> None:
+        """Keep a step, and forget the one that was asked for longest ago."""
+        self._steps[key] = _KnownStep(part.num_tokens, part.lengths, part.plans, part.calls)
+        if len(self._steps) > _KEPT_STEPS:
+            self._steps.popitem(last=False)
+
+
 def make_batch(
     *,
     query_start_loc: torch.Tensor,
@@ -118,6 +187,7 @@ def make_batch(
     forms: Iterable[PlanForm],
     is_causal: bool = True,
     longest_short: int = 1,
+    known: KnownSteps | None = None,
 ) -> AttnBatch:
     """Describe and plan a batch.
 
@@ -132,6 +202,7 @@ def make_batch(
         forms: What to plan for; forms that turn up later are planned at the first call.
         is_causal: Whether a token sees no later ones.
         longest_short: Queries up to this length are planned apart if they come first.
+        known: Steps before this one, which it may equal.
 
     Returns:
         The batch, which keeps the tensors: their values may change, their memory may not.
@@ -139,6 +210,31 @@ def make_batch(
     Notes:
         Host sync: none. Source: vLLM ``CommonAttentionMetadata``.
     """
+    key = None
+    if known is not None:
+        key = _step_key(
+            host_query_start_loc,
+            host_seq_lens,
+            (are_bounds, is_causal, longest_short),
+            (query_start_loc, seq_lens, block_table),
+        )
+        step = known.find(key)
+        if step is not None:
+            part = BatchPart(
+                first_token=0,
+                num_tokens=step.num_tokens,
+                query_start_loc=query_start_loc,
+                seq_lens=seq_lens,
+                block_table=block_table,
+                lengths=step.lengths,
+                is_causal=is_causal,
+                plans=step.plans,
+                # values are checked at the first call of every batch
+                calls={} if value_checks_enabled() else step.calls,
+            )
+            for form in forms:
+                plan_of(part, form)
+            return AttnBatch(num_tokens, (part,))
     starts = host_query_start_loc.astype(np.int64, copy=False)
     count = starts.size - 1
     q_lens = np.diff(starts)
@@ -151,7 +247,7 @@ def make_batch(
         whole = first == 0 and last == count
         planned = kv_lens[first:last]
         if int(q_lens[first:last].max()) <= longest_short:
-            planned = -(-planned // PLANNED_KEYS) * PLANNED_KEYS
+            planned = _planned_blocks(planned) * PLANNED_KEYS
         part_starts = query_start_loc if whole else query_start_loc[first : last + 1]
         parts.append(
             BatchPart(
@@ -168,7 +264,32 @@ def make_batch(
     for form in forms:
         for part in batch.parts:
             plan_of(part, form)
+    if known is not None and len(parts) == 1 and int(q_lens.max()) <= longest_short:
+        known.keep(key, parts[0])
     return batch
+
+
+def _step_key(
+    host_query_start_loc: np.ndarray,
+    host_seq_lens: np.ndarray,
+    options: tuple[Hashable, ...],
+    tensors: tuple[torch.Tensor, ...],
+) -> tuple[Hashable, ...]:
+    """All that decides about a step of short queries besides layers, addresses and values."""
+    info = device_info(tensors[0].device)
+    return (
+        host_query_start_loc.tobytes(),
+        _planned_blocks(host_seq_lens).tobytes(),
+        info.num_aic,
+        info.num_aiv,
+        *options,
+        *map(tensor_form, tensors),
+    )
+
+
+def _planned_blocks(key_lengths: np.ndarray) -> np.ndarray:
+    """Blocks of keys that a plan of short queries is made for."""
+    return (key_lengths + (PLANNED_KEYS - 1)) // PLANNED_KEYS
 
 
 def plan_of(part: BatchPart, form: PlanForm) -> PlannedCall:

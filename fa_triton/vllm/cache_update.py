@@ -154,7 +154,7 @@ def _launch_arguments(
         }
     stride_kb, stride_kn, stride_kt, _ = k.stride()
     stride_vb, stride_vn, stride_vt, _ = v.stride()
-    arguments = dict(
+    arguments: dict[str, object] = dict(
         key=key,
         value=value,
         slot_mapping=slot_mapping.contiguous(),

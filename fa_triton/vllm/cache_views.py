@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fa_triton.vllm.identity import identity
+from fa_triton.vllm.identity import identity, tensor_form
 
 SCALE_BYTES = 4
 
@@ -35,9 +35,7 @@ class CachePages:
     def form(self) -> Hashable:
         """What the pages are besides addresses: the same object for all pages of equal forms."""
         sides = (self.k, self.v) if self.scales is None else (self.k, self.v, self.scales)
-        return identity(
-            tuple((side.shape, side.stride(), side.dtype, side.device) for side in sides)
-        )
+        return identity(tuple(map(tensor_form, sides)))
 
 
 def joint_pages(kv_cache: torch.Tensor, head_size: int) -> CachePages:

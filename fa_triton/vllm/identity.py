@@ -1,9 +1,16 @@
-"""Values that many keys contain, each hashed and compared once."""
+"""What keys of kept things are made of: tensors without their addresses, values that repeat."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Hashable
+
+import torch
+
+
+def tensor_form(tensor: torch.Tensor) -> tuple[Hashable, ...]:
+    """All that a launch takes from a tensor besides its address."""
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
 @functools.lru_cache(maxsize=1024)
