@@ -13,15 +13,18 @@ from fa_triton.native.micro_matmul import Matmul
 from fa_triton.native.micro_operands import Operand, matrix
 from fa_triton.native.micro_row_work import RowWork
 
-# Rows up to which this is faster than a packed B, by lanes.
+# Rows up to which this is faster than a packed B, by lanes; beyond 8 of them only where B has so
+# many rows and columns.
+_FEW_ROWS = 8
 _MAX_ROWS = {16: 8, 8: 16}
+_LARGE = 64
 _SCRATCH_LIMIT = 1 << 20
 
 
 def fits(m: int, n: int, k: int, lanes: int) -> bool:
     """Whether there is a kernel for these sizes."""
     return (
-        m <= _MAX_ROWS[lanes]
+        m <= (_MAX_ROWS[lanes] if min(n, k) >= _LARGE else _FEW_ROWS)
         and n % lanes == 0
         and k % (2 * lanes) == 0
         and 4 * m * (n + k) <= _SCRATCH_LIMIT

@@ -262,6 +262,7 @@ MATMUL = (
         (2, 64, "f16", "f16", "+avx512f", "rows_2x64x64_f16_new"),
         (64, 64, "bf16", "bf16", "+avx2,+fma,+f16c", "fma_64x64x64_bf16_new"),
         (16, 64, "bf16", "bf16", "+avx2,+fma,+f16c", "rows_16x64x64_bf16_new"),
+        (16, 32, "bf16", "bf16", "+avx2,+fma,+f16c", "fma_16x64x32_bf16_new"),
         (20, 64, "bf16", "bf16", "+avx2,+fma,+f16c", "fma_20x64x64_bf16_new"),
         (64, 64, "bf16", "bf16", "+avx2", None),
         (64, 64, "bf16", "f32", "+avx512f", None),
@@ -277,8 +278,11 @@ def test_choice(m: int, k: int, left: str, right: str, features: str, kernel: st
 
 def test_limits() -> None:
     assert not micro_rows.fits(9, 128, 128, 16)
-    assert micro_rows.fits(16, 8, 16, 8)
-    assert not micro_rows.fits(17, 8, 16, 8)
+    assert micro_rows.fits(8, 8, 16, 8)
+    assert micro_rows.fits(16, 64, 64, 8)
+    assert not micro_rows.fits(16, 64, 32, 8)
+    assert not micro_rows.fits(16, 32, 64, 8)
+    assert not micro_rows.fits(17, 64, 64, 8)
     assert not micro_rows.fits(16, 8192, 16384, 8)
     assert not micro_rows.fits(8, 8, 16, 16)
     assert not micro_amx.fits(64, 64, 16)
