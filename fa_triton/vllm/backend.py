@@ -191,6 +191,11 @@ class FaTritonMetadataBuilder(AttentionMetadataBuilder[FaTritonMetadata]):
     ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
+        self._longest_short = self.reorder_batch_threshold or 1
+        if device.type == "cpu":
+            # looking for sequences to swap, in every step, costs more than an alternation here and
+            # there that is attended in more parts
+            self.reorder_batch_threshold = None
         self._recorder = Recorder.of_environment()
         self._forms: tuple[PlanForm, ...] | None = None
         self._known = KnownSteps()
@@ -224,7 +229,7 @@ class FaTritonMetadataBuilder(AttentionMetadataBuilder[FaTritonMetadata]):
             num_tokens=common.num_actual_tokens,
             forms=self._plan_forms(),
             is_causal=common.causal,
-            longest_short=self.reorder_batch_threshold or 1,
+            longest_short=self._longest_short,
             known=self._known,
         )
         counts.batches += 1

@@ -1,9 +1,9 @@
 """A batch of the engine as the kernels take it: planned once, shared by all layers of its group.
 
 The plan is made from what the host knows, lengths or upper bounds of them; the kernels read the
-lengths from the device and clamp. The sequences of a batch are split where the short queries
-(decode, speculative tokens) end: a plan of short queries alone takes small row tiles and reads q
-where it lies, one that mixes them with long ones would not.
+lengths from the device and clamp. The sequences of a batch are split where short queries (decode,
+speculative tokens) and long ones meet: a plan of short queries alone takes small row tiles and
+reads q where it lies, one that mixes them with long ones would not.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 # lengths below, and a decode step mostly finds the plan of the step before it.
 PLANNED_KEYS = 128
 _KEPT_STEPS = 64
+# A part is a launch: where short and long queries alternate more often, a plan mixes them.
+MAX_PARTS = 4
 LAYOUT_Q = "TND"
 LAYOUT_KV = "PA_BNBD"
 NO_MASK, CAUSAL, WINDOW = 0, 3, 4
@@ -201,7 +203,7 @@ def make_batch(
         num_tokens: Query tokens, padding of a graph included.
         forms: What to plan for; forms that turn up later are planned at the first call.
         is_causal: Whether a token sees no later ones.
-        longest_short: Queries up to this length are planned apart if they come first.
+        longest_short: Queries up to this length are planned apart from longer ones.
         known: Steps before this one, which it may equal.
 
     Returns:
@@ -321,11 +323,11 @@ def mask_of(win_left: int, is_causal: bool) -> tuple[int, int, int]:
 
 
 def _ranges(q_lens: np.ndarray, longest_short: int) -> list[tuple[int, int]]:
-    """Ranges of sequences: the short queries at the front, then all others."""
-    count = q_lens.size
+    """Ranges of sequences that are short or long alike; the last one may mix them."""
     long = q_lens > longest_short
-    cut = int(np.argmax(long)) if long.any() else count
-    return [(first, last) for first, last in ((0, cut), (cut, count)) if last > first]
+    cuts = (np.flatnonzero(long[1:] != long[:-1]) + 1).tolist()
+    ends = [*cuts[: MAX_PARTS - 1], q_lens.size]
+    return [(first, last) for first, last in zip([0, *ends], ends, strict=False) if last > first]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -215,7 +215,8 @@ def test_refusals(monkeypatch):
 def test_speculative_queries_count_as_short(monkeypatch):
     speculative = SimpleNamespace(num_speculative_tokens=3, parallel_drafting=False)
     builder = new_builder(monkeypatch, new_layer(), speculative=speculative)
-    assert builder.reorder_batch_threshold == 4
+    # the CPU attends sequences in the order they are in
+    assert builder.reorder_batch_threshold is None
     step = make_step([(4, 60), (4, 17), (20, 50)])
     parts = builder.build(0, common_of(step)).batch.parts
     assert [part.num_tokens for part in parts] == [8, 20]

@@ -122,9 +122,22 @@ def test_short_queries_are_planned_apart():
     batch = step.batch(layer)
     assert [(p.first_token, p.num_tokens) for p in batch.parts] == [(0, 2), (2, 27)]
     assert batch.parts[1].query_start_loc.tolist() == [0, 20, 27]
-    unordered = make_step([(20, 50), (1, 5), (7, 7)])
-    assert len(unordered.batch(layer).parts) == 1
-    run(unordered, layer)
+
+
+def test_short_and_long_queries_in_any_order():
+    step = make_step([(20, 50), (1, 5), (1, 9), (7, 7), (0, 3)])
+    layer = layer_of(step)
+    parts = step.batch(layer).parts
+    assert [(p.first_token, p.num_tokens) for p in parts] == [(0, 20), (20, 2), (22, 7)]
+    run(step, layer)
+
+
+def test_queries_that_alternate_often_share_the_last_plan():
+    step = make_step([(20, 50), (1, 5), (7, 7), (1, 90), (9, 9), (1, 3)])
+    layer = layer_of(step, win_left=20)
+    parts = step.batch(layer).parts
+    assert [p.num_tokens for p in parts] == [20, 1, 7, 11]
+    run(step, layer)
 
 
 def test_speculative_queries_count_as_short():

@@ -126,7 +126,7 @@ def test_queries_that_do_not_fit_are_refused_after_others_were_kept(repeats):
     check(batch)
     out = torch.empty_like(STEP.q)
     with pytest.raises(ValueError, match=r"`out` must be \[4, 4, 64\]"):
-        attend_batch(LAYER, batch, STEP.q, STEP.pages, torch.empty(4, 2, 64))
+        attend_batch(LAYER, batch, STEP.q, STEP.pages, out[:, :2])
     with pytest.raises(ValueError, match="heads"):
         attend_batch(LAYER, batch, STEP.q[:, :3], STEP.pages, out)
     half = torch.empty_like(STEP.q, dtype=torch.float16)
