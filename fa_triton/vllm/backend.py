@@ -41,7 +41,7 @@ from fa_triton.vllm.cache_views import (
 )
 from fa_triton.vllm.plugin import BACKEND_NAME
 from fa_triton.vllm.recording import Recorder, counts
-from fa_triton.vllm.sinks import LayerSinks
+from fa_triton.vllm.sinks import sink_logits
 from fa_triton.vllm.support import (
     DTYPES,
     INT8_CACHE,
@@ -295,7 +295,6 @@ class FaTritonImpl(AttentionImpl[FaTritonMetadata]):
         self.attn_type = attn_type
         self.kv_sharing_target_layer_name = kv_sharing_target_layer_name
         self.sinks = sinks
-        self._sinks = LayerSinks(sinks)
         self.alibi_slopes = (
             None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
         )
@@ -310,10 +309,6 @@ class FaTritonImpl(AttentionImpl[FaTritonMetadata]):
         )
         self._cache: torch.Tensor | None = None
         self._pages: CachePages | None = None
-
-    def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
-        """Forget the sinks that were read; weights may have been loaded anew."""
-        self._sinks.forget()
 
     def do_kv_cache_update(
         self,
@@ -372,7 +367,7 @@ class FaTritonImpl(AttentionImpl[FaTritonMetadata]):
             query,
             self._pages_of(kv_cache),
             output,
-            sinks=self._sinks.logits(),
+            sinks=sink_logits(self.sinks),
             alibi_slopes=slopes,
         )
         return output

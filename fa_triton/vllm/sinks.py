@@ -5,24 +5,15 @@ from __future__ import annotations
 import torch
 
 
-class LayerSinks:
-    """Logits of a layer's sinks in fp32, read from the weights when they are first needed.
+def sink_logits(weights: torch.Tensor | None) -> torch.Tensor | None:
+    """Logits of a layer's sinks.
 
     Args:
-        weights: ``[Nq]`` in the dtype of the model, written in place when weights are loaded; None
-            for a layer without sinks.
+        weights: ``[Nq]`` in the dtype of the model; None for a layer without sinks. Engines load
+            them in place and without a sign that an older reading could be known by, so they are
+            read in every step.
+
+    Returns:
+        ``[Nq]`` fp32, dense; None for a layer without sinks.
     """
-
-    def __init__(self, weights: torch.Tensor | None) -> None:
-        self.weights = weights
-        self._logits: torch.Tensor | None = None
-
-    def forget(self) -> None:
-        """Read the weights again: they may have been loaded anew."""
-        self._logits = None
-
-    def logits(self) -> torch.Tensor | None:
-        """``[Nq]`` fp32, dense; None for a layer without sinks."""
-        if self._logits is None and self.weights is not None:
-            self._logits = self.weights.detach().float().contiguous()
-        return self._logits
+    return None if weights is None else weights.detach().float().contiguous()

@@ -19,7 +19,7 @@ from fa_triton.vllm.cache_update import update_cache
 from fa_triton.vllm.cache_views import CachePages, token_major_pages
 from fa_triton.vllm.recording import counts
 from fa_triton.vllm.selection import announce
-from fa_triton.vllm.sinks import LayerSinks
+from fa_triton.vllm.sinks import sink_logits
 
 # Where the builder leaves the batch in vllm-ascend's metadata.
 BATCH_ATTRIBUTE = "fa_triton_batch"
@@ -61,7 +61,7 @@ class FaTritonAscendImpl(AscendAttentionBackendImpl):
         self._slopes = (
             None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
         )
-        self._sinks = LayerSinks(sinks)
+        self._sinks = sinks
         self._pages: CachePages | None = None
         self.form = LayerForm(
             num_heads_q=num_heads,
@@ -72,11 +72,6 @@ class FaTritonAscendImpl(AscendAttentionBackendImpl):
             softcap=logits_soft_cap or 0.0,
             batch_invariant=_is_batch_invariant(),
         )
-
-    def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
-        """Forget the sinks that were read; weights may have been loaded anew."""
-        super().process_weights_after_loading(act_dtype)
-        self._sinks.forget()
 
     def reshape_and_cache(
         self,
@@ -180,7 +175,7 @@ class FaTritonAscendImpl(AscendAttentionBackendImpl):
             query,
             self._pages_of(self.key_cache, self.value_cache),
             output,
-            sinks=self._sinks.logits(),
+            sinks=sink_logits(self._sinks),
             alibi_slopes=self._slopes,
         )
 
