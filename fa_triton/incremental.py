@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 
@@ -169,5 +171,13 @@ def incre_flash_attention(
     ):
         out, lse = call_operator(query, key, value, options)
         return (out, lse) if return_softmax_lse else out
-    out, lse = attend_incremental(query, key, value, **options)
+    # what a call leaves out need not be looked at to find that it is known
+    given = {name: each for name, each in options.items() if each is not _DEFAULTS[name]}
+    out, lse = attend_incremental(query, key, value, **cast("IncreOptions", given))
     return out if lse is None else (out, lse)
+
+
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(incre_flash_attention).parameters.items()
+}
