@@ -17,8 +17,9 @@ from fa_triton.native.micro_transposes import add_lanes
 # Sums at a time, by lanes: enough to hide the latency of a multiply-add. 512-bit vectors wait for
 # memory, not for it: one key after the other.
 _SUMS = {16: 1, 8: 8}
-# Bytes between a load and the prefetch next to it, by lanes.
-_AHEAD = {16: 2048, 8: 8192}
+# Bytes between a load and the prefetch next to it, by lanes. What is behind the end of a page was
+# fetched for nothing.
+_AHEAD = {16: 2048, 8: 4096}
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ _BLOCK = 16
 # Rows of B without a branch, by lanes. 512-bit vectors wait for memory: a load instruction then
 # goes from row to row, a stride that the processor's prefetcher recognises.
 _STEP = {16: 1, 8: 4}
-# Blocks between a load and the prefetch next to it, by lanes.
-_AHEAD = {16: 1, 8: 3}
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,7 @@ def _widen(b: Builder, panel: _Panel, element: str, address: str) -> list[str]:
 
 
 def _prefetch_share(b: Builder, work: RowWork, panel: _Panel, first: str, before: str) -> None:
-    """Share of a step in the prefetch of a block of rows some blocks after the one at ``first``.
+    """Share of a step in the prefetch of the block of rows after the one at ``first``.
 
     Steps go through it in the order of the addresses; ``before`` are the rows of B that this block
     has had visited.
@@ -162,7 +160,7 @@ def _prefetch_share(b: Builder, work: RowWork, panel: _Panel, first: str, before
     visits = work.spec.n // (panel.vectors * b.lanes) * len(panel.groups)
     share = -(-row_lines * _STEP[b.lanes] // visits)
     line = b.times(b.value(f"udiv i64 {before}, {_STEP[b.lanes]}"), share)
-    next_block = b.add(first, str(_BLOCK * _AHEAD[b.lanes]))
+    next_block = b.add(first, str(_BLOCK))
     for i in range(share):
         now = b.add(line, str(i))
         row = b.add(next_block, b.value(f"udiv i64 {now}, {row_lines}"))
