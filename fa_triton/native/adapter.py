@@ -29,13 +29,13 @@ def adapt(module: Any, metadata: Mapping[str, Any], options: Any) -> str:
     """
     from triton.backends.ascend.compiler import ttir_to_linalg
 
-    for _ in range(_ATTEMPTS):
+    attempts = 0
+    while True:
+        attempts += 1
         try:
             return ttir_to_linalg(module, metadata, options, named_ops=True)
         except subprocess.CalledProcessError as error:
-            failure = error
-        if failure.returncode >= 0:
-            break
-        logger.info("triton-adapter-opt died of signal %d", -failure.returncode)
-    output = (failure.stderr or b"").decode(errors="replace")
-    raise LoweringError("triton-adapter-opt", output, str(module)) from failure
+            if error.returncode >= 0 or attempts == _ATTEMPTS:
+                output = (error.stderr or b"").decode(errors="replace")
+                raise LoweringError("triton-adapter-opt", output, str(module)) from error
+            logger.info("triton-adapter-opt died of signal %d", -error.returncode)
