@@ -60,4 +60,4 @@ def _lengths(
 def _on_device(lengths: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """Lengths as the kernels read them; every layer of a step has the same."""
     with torch.inference_mode(False):
-        return torch.tensor(lengths, dtype=torch.int32).to(device)
+        return torch.tensor(lengths, dtype=torch.int32, device="cpu").to(device)

@@ -15,6 +15,7 @@ from fa_triton.attention.metadata import KnownHeader
 from fa_triton.attention.operands import scale_operands
 from fa_triton.device import device_info
 from fa_triton.incremental_attention.tensors import scales_and_offsets
+from fa_triton.validation import check_has_memory
 
 if TYPE_CHECKING:
     from fa_triton.attention.metadata import PlannedCall
@@ -67,7 +68,7 @@ def repeat_step(
     # somebody may have written to the table
     if KnownHeader.of(step.planned.table) is None:
         return None
-    out = torch.empty(problem.out_shape, dtype=query.dtype)
+    out = torch.empty(problem.out_shape, dtype=query.dtype, device=query.device)
     if step.repeat.call.needs_fill:
         out.zero_()
     addresses = {
@@ -139,10 +140,12 @@ def _in_fp32(problem: IncreProblem, options: IncreOptions) -> dict[str, torch.Te
     scale, offset = options.get("antiquant_scale"), options.get("antiquant_offset")
     tables = {}
     if problem.quant is not None and scale is not None:
-        tables["antiquant_scale"] = scale.float()
+        tables["antiquant_scale"] = scale
     if problem.has_antiquant_offset and offset is not None:
-        tables["antiquant_offset"] = offset.float()
-    return tables
+        tables["antiquant_offset"] = offset
+    for name, table in tables.items():
+        check_has_memory(name, table)
+    return {name: table.float() for name, table in tables.items()}
 
 
 def _tables(

@@ -71,6 +71,9 @@ def scales_and_offsets(
     offset = options.get("antiquant_offset") if problem.has_antiquant_offset else None
     if problem.quant is None or scale is None:
         return None, None
+    check_has_memory("antiquant_scale", scale)
+    if offset is not None:
+        check_has_memory("antiquant_offset", offset)
     scales = antiquant_table(scale, problem)
     offsets = antiquant_table(offset, problem) if offset is not None else None
     if scales.ndim == 3:

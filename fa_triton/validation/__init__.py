@@ -15,13 +15,14 @@ from fa_triton.validation.length_values import (
 from fa_triton.validation.metadata import validate_metadata
 from fa_triton.validation.page_values import check_page_ids
 from fa_triton.validation.states import check_states_form, validate_states
-from fa_triton.validation.tensors import check_has_memory
+from fa_triton.validation.tensors import check_has_memory, check_is_tensor
 
 __all__ = [
     "HostLengths",
     "bound_lengths",
     "check_call_form",
     "check_has_memory",
+    "check_is_tensor",
     "check_lengths_on_host",
     "check_page_ids",
     "check_states_form",

@@ -27,7 +27,7 @@ from fa_triton.attention.prepared import prepare
 from fa_triton.attention.value_checks import check_values
 from fa_triton.device import cpu_mode
 from fa_triton.problem import PER_TOKEN, AttnOptions, AttnProblem, CacheForm
-from fa_triton.validation import value_checks_enabled
+from fa_triton.validation import check_is_tensor, value_checks_enabled
 from fa_triton.vllm.batch import (
     LAYOUT_KV,
     LAYOUT_Q,
@@ -158,6 +158,9 @@ def _attend_part(
         return
     heads = HeadTensors(sinks, alibi_slopes)
     if ready is None:
+        for name, written in (("out", out), ("lse", lse)):
+            if written is not None:
+                check_is_tensor(name, written)
         ready = _ready(key, layer, part, q, pages, out, heads, lse is not None)
         _keep(part.calls, key, ready)
     if mode == "reference":

@@ -15,6 +15,7 @@ from fa_triton.device import cpu_mode, device_info
 from fa_triton.kernel_form import KernelForm, dtype_name
 from fa_triton.launch import runner
 from fa_triton.padding import padded
+from fa_triton.validation import check_is_tensor
 from fa_triton.vllm.cache_views import SCALE_BYTES, CachePages
 
 if TYPE_CHECKING:
@@ -46,13 +47,13 @@ def update_cache(
             skipped; all others must differ.
 
     Raises:
-        ValueError: Shapes that do not fit each other.
-        TypeError: Slots that are no integers.
+        ValueError: Shapes that do not fit each other; tensors that negate their values lazily.
+        TypeError: Slots that are no integers ``[slots]``.
 
     Notes:
         Host sync: none. Mutates the pages. Source: vLLM ``reshape_and_cache_flash``.
     """
-    tokens = slot_mapping.shape[0]
+    tokens = slot_mapping.numel()
     programs = _programs(tokens, key)
     mode = cpu_mode() if key.is_cpu else None
     same = kept = None
@@ -94,14 +95,17 @@ def _repeat_key(
         key.dtype,
         key.shape,
         key.stride(),
+        key.is_neg(),
         value.is_cpu,
         value.dtype,
         value.shape,
         value.stride(),
+        value.is_neg(),
         slot_mapping.is_cpu,
         slot_mapping.dtype,
         slot_mapping.shape,
         slot_mapping.stride(),
+        slot_mapping.is_neg(),
     )
 
 
@@ -226,6 +230,14 @@ def _programs(tokens: int, key: torch.Tensor) -> int:
 def _check(
     key: torch.Tensor, value: torch.Tensor, pages: CachePages, slot_mapping: torch.Tensor
 ) -> None:
+    given = {"key": key, "value": value, "slot_mapping": slot_mapping}
+    for name, tensor in (given | {"k_pages": pages.k, "v_pages": pages.v}).items():
+        check_is_tensor(name, tensor)
+    if slot_mapping.dtype not in (torch.int32, torch.int64) or slot_mapping.ndim != 1:
+        raise TypeError(
+            "`slot_mapping` must be int32 or int64 [slots], got "
+            f"{slot_mapping.dtype} {tuple(slot_mapping.shape)}"
+        )
     tokens = slot_mapping.shape[0]
     for name, rows, cache in (("key", key, pages.k), ("value", value, pages.v)):
         heads, columns = cache.shape[1], cache.shape[3]
@@ -243,9 +255,4 @@ def _check(
         raise TypeError(
             f"pages must have scales if they are int8 and only then, got {pages.k.dtype} "
             f"{'without' if pages.scales is None else 'with'} them"
-        )
-    if slot_mapping.dtype not in (torch.int32, torch.int64) or slot_mapping.ndim != 1:
-        raise TypeError(
-            "`slot_mapping` must be int32 or int64 [slots], got "
-            f"{slot_mapping.dtype} {tuple(slot_mapping.shape)}"
         )

@@ -9,8 +9,15 @@ import torch
 
 
 def tensor_form(tensor: torch.Tensor) -> tuple[Hashable, ...]:
-    """All that a launch takes from a tensor besides its address."""
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+    """All that validation and a launch take from a tensor besides its address."""
+    return (
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.device,
+        tensor.is_neg(),
+        tensor.requires_grad,
+    )
 
 
 @functools.lru_cache(maxsize=1024)

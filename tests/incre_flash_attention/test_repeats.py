@@ -122,6 +122,40 @@ def test_another_alignment_is_no_repetition(repeats: list[bool]) -> None:
     assert repeats == [False, True, False, False]
 
 
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_default_device_changes_nothing(at: int, repeats: list[bool]) -> None:
+    """Neither in the first call nor in its repetition."""
+    generator = torch.Generator().manual_seed(at)
+    q = torch.randn(2, 8, 1, 64, generator=generator).bfloat16()
+    k, v = (torch.randn(2, 2, 96, 64, generator=generator).bfloat16() for _ in range(2))
+    call = {"query": q, "key": k, "value": v, **HEADS, "actual_seq_lengths": [90, 3 + at]}
+    for turn in range(3):
+        with torch.device("meta") if turn == 2 * at else torch.device("cpu"):
+            out = incre_flash_attention(**call)
+        assert_accurate(out, None, call)
+    assert repeats == [False, True, True]
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 96), (2,)])
+def test_scales_without_memory_are_refused(shape: tuple[int, ...], repeats: list[bool]) -> None:
+    mode = {"antiquant_mode": "per_token"} if len(shape) == 3 else {}
+    for kept in range(2):
+        for _ in range(kept):
+            attend(0, antiquant_scale=scales_of(shape), **mode)
+        scale = scales_of(shape)
+        scale.untyped_storage().resize_(0)
+        q = torch.randn(2, 8, 1, 64).bfloat16()
+        k = torch.zeros(2, 2, 96, 64, dtype=torch.int8)
+        with pytest.raises(NotImplementedError, match="`antiquant_scale` must have memory"):
+            incre_flash_attention(q, k, k, antiquant_scale=scale, **mode, **HEADS)
+    assert True not in repeats
+
+
+def scales_of(shape: tuple[int, ...]) -> torch.Tensor:
+    scale = (1 + torch.rand(shape)) / 64
+    return scale if len(shape) == 3 else scale.bfloat16()
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -232,3 +232,17 @@ def test_a_cache_whose_memory_is_gone_is_refused():
     cache.untyped_storage().resize_(0)
     with pytest.raises(NotImplementedError, match="must have memory"):
         attend_batch(LAYER, batch, STEP.q, pages, out)
+
+
+def test_what_is_refused_at_first_is_refused_after_a_kept_call(repeats):
+    batch, out = STEP.batch(LAYER), torch.empty_like(STEP.q)
+    for _ in range(2):
+        check(batch)
+    negated = torch._neg_view(STEP.q.clone())
+    with pytest.raises(ValueError, match="negates them lazily"):
+        attend_batch(LAYER, batch, negated, STEP.pages, out)
+    with pytest.raises(ValueError, match="`out` must hold its values in memory"):
+        attend_batch(LAYER, batch, STEP.q, STEP.pages, torch._neg_view(out))
+    with pytest.raises(NotImplementedError, match="must not require a gradient"):
+        attend_batch(LAYER, batch, STEP.q.clone().requires_grad_(), STEP.pages, out)
+    assert repeats == [True]

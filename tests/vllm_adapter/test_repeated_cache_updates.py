@@ -244,3 +244,17 @@ def test_a_cache_whose_memory_is_gone_is_refused():
     cache.untyped_storage().resize_(0)
     with pytest.raises(NotImplementedError, match="must have memory"):
         update_cache(KEY, VALUE, pages, slots())
+
+
+def test_values_that_are_negated_lazily_are_refused_before_and_after(repeats):
+    key, value = (x.contiguous() for x in rows())
+    for _ in range(2):
+        with pytest.raises(ValueError, match="`key` must hold its values in memory"):
+            update_cache(torch._neg_view(key), value, pages_of(), slots())
+        check(key, value, pages_of(), slots())
+    assert repeats == [True]
+
+
+def test_one_slot_without_an_axis_is_refused():
+    with pytest.raises(TypeError, match="`slot_mapping` must be int32 or int64"):
+        update_cache(*rows(), pages_of(), torch.tensor(3))
