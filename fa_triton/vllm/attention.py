@@ -38,7 +38,7 @@ from fa_triton.vllm.batch import (
     mask_of,
     plan_of,
 )
-from fa_triton.vllm.cache_views import SCALE_BYTES, CachePages
+from fa_triton.vllm.cache_views import CachePages
 from fa_triton.vllm.identity import identity, tensor_form
 from fa_triton.vllm.support import INT8_DTYPES
 
@@ -221,11 +221,7 @@ def _addresses(
     }
     if lse is not None:
         addresses["softmax_lse"] = lse.data_ptr()
-    scales = pages.scales
-    if scales is not None:
-        addresses["k_scale"] = first = scales.data_ptr()
-        addresses["v_scale"] = first + SCALE_BYTES * scales.stride(0)
-    return addresses
+    return addresses | pages.scale_addresses()
 
 
 def _ready(

@@ -16,7 +16,7 @@ from fa_triton.kernel_form import KernelForm, dtype_name
 from fa_triton.launch import runner
 from fa_triton.padding import padded
 from fa_triton.validation import check_is_tensor
-from fa_triton.vllm.cache_views import SCALE_BYTES, CachePages
+from fa_triton.vllm.cache_views import CachePages
 
 if TYPE_CHECKING:
     from fa_triton.native.kernel import BoundLaunch
@@ -120,11 +120,7 @@ def _addresses(
         "k_pages": pages.k.data_ptr(),
         "v_pages": pages.v.data_ptr(),
     }
-    scales = pages.scales
-    if scales is not None:
-        addresses["k_scale"] = first = scales.data_ptr()
-        addresses["v_scale"] = first + SCALE_BYTES * scales.stride(0)
-    return addresses
+    return addresses | pages.scale_addresses()
 
 
 def _keep(same: tuple[object, ...], launch: BoundLaunch | None) -> None:

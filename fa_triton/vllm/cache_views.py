@@ -37,6 +37,13 @@ class CachePages:
         sides = (self.k, self.v) if self.scales is None else (self.k, self.v, self.scales)
         return identity(tuple(map(tensor_form, sides)))
 
+    def scale_addresses(self) -> dict[str, int]:
+        """Where the scales of K and V start, by the kernels' names; none without scales."""
+        if self.scales is None:
+            return {}
+        first = self.scales.data_ptr()
+        return {"k_scale": first, "v_scale": first + SCALE_BYTES * self.scales.stride(0)}
+
 
 def joint_pages(kv_cache: torch.Tensor, head_size: int) -> CachePages:
     """Views of vLLM's cache from 0.30 on.

@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 import torch
 
-from fa_triton.native.kernel import BoundLaunch
 from fa_triton.vllm import attention
 from fa_triton.vllm.attention import LayerForm, attend_batch
 from fa_triton.vllm.cache_update import update_cache
@@ -20,20 +19,6 @@ DECODE = [(1, 5), (1, 33), (1, 64), (1, 100)]
 LAYER = LayerForm(num_heads_q=4, num_heads_kv=2, head_dim=64, softmax_scale=0.125)
 STEP = make_step(DECODE)
 LIMIT = {torch.float32: 2e-6, torch.float16: 2e-3}
-
-
-@pytest.fixture
-def repeats(monkeypatch):
-    """What repetitions of launches returned, in order, those of :mod:`fa_triton.attention` too."""
-    results = []
-    launch = BoundLaunch.launch
-
-    def recorded(self, addresses):
-        results.append(launch(self, addresses))
-        return results[-1]
-
-    monkeypatch.setattr(BoundLaunch, "launch", recorded)
-    return results
 
 
 def check(batch, step=STEP, layer=LAYER, *, q=None, out=None, lse=None, **heads):

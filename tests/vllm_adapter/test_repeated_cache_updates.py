@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fa_triton.native.kernel import BoundLaunch
 from fa_triton.vllm import cache_update as updates
 from fa_triton.vllm.cache_update import update_by_reference, update_cache
 from fa_triton.vllm.cache_views import CachePages, int8_pages, joint_pages, token_major_pages
@@ -18,20 +17,6 @@ PAGES, PAGE, HEADS, HEAD_DIM, TOKENS = 6, 32, 2, 64, 5
 @pytest.fixture(autouse=True)
 def _nothing_kept(monkeypatch):
     monkeypatch.setattr(updates, "_kept", {})
-
-
-@pytest.fixture
-def repeats(monkeypatch):
-    """What repetitions of launches returned, in order."""
-    results = []
-    launch = BoundLaunch.launch
-
-    def recorded(self, addresses):
-        results.append(launch(self, addresses))
-        return results[-1]
-
-    monkeypatch.setattr(BoundLaunch, "launch", recorded)
-    return results
 
 
 def rows(tokens=TOKENS, dtype=torch.float32, seed=0):
